@@ -32,19 +32,19 @@ LONGEST = 40
 
 
 def described(script: StartedScript, text: str) -> StartedScript:
-    """The script with what its text says; as it is where the text is not Python."""
+    """The script with what its source shows; unchanged if the source is not Python."""
     tree = parse(text)
     if isinstance(tree, SourceProblem):
         return script
-    found = index(tree)
-    calls = _Calls(found)
-    reads, sets = _reads(found, calls), _sets(found, calls)
-    strings = {text.partition(":")[0] for text in _texts(_nodes(found, ast.Constant)) if len(text) < LONGEST}
+    tree_index = index(tree)
+    calls = _Calls(tree_index)
+    reads, sets = _reads(tree_index, calls), _sets(tree_index, calls)
+    strings = {text.partition(":")[0] for text in _texts(_nodes(tree_index, ast.Constant)) if len(text) < LONGEST}
     options = [flag for call in calls.named("add_argument") for flag in _texts(call.args)]
-    frameworks = {name.partition(".")[0] for name in _imports(found)} & STARTERS
+    frameworks = {name.partition(".")[0] for name in _imports(tree_index)} & STARTERS
     trainer = {k.arg: n for call in calls.named("Trainer") for k in call.keywords if (n := _count(k.value, least=1))}
     starts = any(call.args for call in calls.named("spawn", "start_processes"))
-    attributes = _nodes(found, ast.Attribute)
+    attributes = _nodes(tree_index, ast.Attribute)
     names = {node.attr for node in attributes}
     join = next(_joins(tree), None)
     loaders = [keyword for call in calls.named("DataLoader") for keyword in call.keywords]
@@ -58,7 +58,7 @@ def described(script: StartedScript, text: str) -> StartedScript:
         spawns=starts and not {"RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"} & reads,
         reads=tuple(sorted(reads)),
         sets=tuple(sorted(sets)),
-        initialises=not is_on_its_own and not _asked(found, calls) and any(map(_needs_rank, _joins(tree))),
+        initialises=not is_on_its_own and not _asked(tree_index, calls) and any(map(_needs_rank, _joins(tree))),
         frameworks=tuple(sorted(frameworks)),
         declares=tuple(dict.fromkeys(options)),
         trainer_devices=trainer.get("devices", trainer.get("gpus")),
@@ -73,62 +73,62 @@ def described(script: StartedScript, text: str) -> StartedScript:
 
 
 class _Calls:
-    """The calls of a file by the last name of what is called: what an object is makes no difference to a launch line."""
+    """The calls of a file by the last part of the name: for a launch line the object does not matter."""
 
-    def __init__(self, found: Index) -> None:
+    def __init__(self, tree_index: Index) -> None:
         self._by_name: dict[str, list[ast.Call]] = {}
-        for call in found.calls:
+        for call in tree_index.calls:
             self._by_name.setdefault(_last(call.func), []).append(call)
 
     def named(self, *names: str) -> list[ast.Call]:
         return [call for name in names for call in self._by_name.get(name, ())]
 
 
-def _nodes(found: Index, kind: type[T]) -> list[T]:
-    return [node for node in found.scope_by_node if isinstance(node, kind)]
+def _nodes(tree_index: Index, kind: type[T]) -> list[T]:
+    return [node for node in tree_index.scope_by_node if isinstance(node, kind)]
 
 
-def _imports(found: Index) -> Iterator[str]:
-    for node in _nodes(found, ast.Import):
+def _imports(tree_index: Index) -> Iterator[str]:
+    for node in _nodes(tree_index, ast.Import):
         yield from (alias.name for alias in node.names)
-    yield from (node.module or "" for node in _nodes(found, ast.ImportFrom))
+    yield from (node.module or "" for node in _nodes(tree_index, ast.ImportFrom))
 
 
-def _reads(found: Index, calls: _Calls) -> set[str]:
+def _reads(tree_index: Index, calls: _Calls) -> set[str]:
     """The variables that the script reads or tests for."""
     given = {text for call in calls.named("get", "getenv", "pop") for text in _texts(call.args[:1]) if text.isupper()}
-    indexed = {text for node, text in _of_environ(found) if not isinstance(node.ctx, ast.Store)}
+    indexed = {text for node, text in _of_environ(tree_index) if not isinstance(node.ctx, ast.Store)}
     elastic = {"TORCHELASTIC_RUN_ID"} if calls.named("is_torchelastic_launched") else set()
-    return given | indexed | _tested(found) | elastic
+    return given | indexed | _tested(tree_index) | elastic
 
 
-def _sets(found: Index, calls: _Calls) -> set[str]:
+def _sets(tree_index: Index, calls: _Calls) -> set[str]:
     """The variables that the script assigns."""
     given = {text for call in calls.named("setdefault") for text in _texts(call.args[:1]) if text.isupper()}
     updates = [c for c in calls.named("update") if _last(getattr(c.func, "value", c.func)) == "environ"]
     listed = {t for c in updates for a in c.args if isinstance(a, ast.Dict) for t in _texts(k for k in a.keys if k)}
     named = {keyword.arg for call in updates for keyword in call.keywords if keyword.arg}
-    return given | listed | named | {text for node, text in _of_environ(found) if isinstance(node.ctx, ast.Store)}
+    return given | listed | named | {text for node, text in _of_environ(tree_index) if isinstance(node.ctx, ast.Store)}
 
 
-def _of_environ(found: Index) -> Iterator[tuple[ast.Subscript, str]]:
+def _of_environ(tree_index: Index) -> Iterator[tuple[ast.Subscript, str]]:
     """`environ["NAME"]`, with the name."""
-    for node in found.subscripts:
+    for node in tree_index.subscripts:
         name = _text(node.slice)
         if name is not None and _last(node.value) == "environ":
             yield node, name
 
 
-def _tested(found: Index) -> set[str]:
+def _tested(tree_index: Index) -> set[str]:
     """The names in `"NAME" in environ`."""
-    tests = (n for n in _nodes(found, ast.Compare) if any(_last(c) == "environ" for c in n.comparators))
+    tests = (n for n in _nodes(tree_index, ast.Compare) if any(_last(c) == "environ" for c in n.comparators))
     return set(_texts(node.left for node in tests))
 
 
-def _asked(found: Index, calls: _Calls) -> bool:
-    """The script tests for the variables of a rank or reads them with a default: it is prepared to run without them."""
+def _asked(tree_index: Index, calls: _Calls) -> bool:
+    """Whether the script tests for the variables of a rank or reads them with a default: it can run without them."""
     given = {text for call in calls.named("get", "getenv") for text in _texts(call.args[:1])}
-    return bool({"RANK", "WORLD_SIZE", "LOCAL_RANK"} & (given | _tested(found)))
+    return bool({"RANK", "WORLD_SIZE", "LOCAL_RANK"} & (given | _tested(tree_index)))
 
 
 def _requires_rank(call: ast.Call) -> bool:
@@ -138,13 +138,13 @@ def _requires_rank(call: ast.Call) -> bool:
 
 
 def _count(node: ast.expr, least: int = 0) -> int:
-    """A literal number; 0 for what is none."""
+    """A literal number; 0 for anything else."""
     value = node.value if isinstance(node, ast.Constant) else None
     return value if type(value) is int and value >= least else 0
 
 
 def _is_local_rank(node: ast.expr) -> bool:
-    """The number of the local rank as it is, by its name or read from the environment; not one that is reckoned from it."""
+    """Whether it is the local rank itself, by its name or from the environment; not a value computed from it."""
     if isinstance(node, ast.JoinedStr):
         return any(isinstance(v, ast.FormattedValue) and _is_local_rank(v.value) for v in node.values)
     if isinstance(node, ast.Call):
@@ -157,12 +157,12 @@ def _is_local_rank(node: ast.expr) -> bool:
 
 
 def _joins(tree: ast.Module) -> Iterator[ast.Call]:
-    """The calls of init_process_group that are reached however the script is started."""
+    """The calls of init_process_group that are reached in every start of the script."""
     return (call for call in _certain_calls(tree) if _last(call.func) == "init_process_group")
 
 
 def _needs_rank(call: ast.Call) -> bool:
-    """The call takes RANK from the environment."""
+    """Whether the call takes RANK from the environment."""
     given = {keyword.arg for keyword in call.keywords}
     if given & {None, "store", "rank"}:
         return False
@@ -176,27 +176,27 @@ def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 
 def _certain_calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """The calls that always happen: straight statements, the main guard, and the functions called from there."""
+    """The calls that are always executed: top-level statements, the main guard, and the functions called from there."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     return _unconditional(tree.body, functions, frozenset())
 
 
 def _unconditional(
-    body: list[ast.stmt], functions: dict[str, ast.FunctionDef], seen: frozenset[str]
+    body: list[ast.stmt], functions: dict[str, ast.FunctionDef], visited: frozenset[str]
 ) -> Iterator[ast.Call]:
     for statement in body:
         if (isinstance(statement, ast.If) and _is_main_guard(statement.test)) or isinstance(statement, ast.With):
-            yield from _unconditional(statement.body, functions, seen)
+            yield from _unconditional(statement.body, functions, visited)
         elif isinstance(statement, ast.Try):
             if not statement.handlers:
-                yield from _unconditional(statement.body, functions, seen)
+                yield from _unconditional(statement.body, functions, visited)
         elif isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
             for node in ast.walk(statement):
                 if isinstance(node, ast.Call):
                     yield node
                     name = node.func.id if isinstance(node.func, ast.Name) else ""
-                    if name in functions and name not in seen:
-                        yield from _unconditional(functions[name].body, functions, seen | {name})
+                    if name in functions and name not in visited:
+                        yield from _unconditional(functions[name].body, functions, visited | {name})
 
 
 def _is_main_guard(test: ast.expr) -> bool:

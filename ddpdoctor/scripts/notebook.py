@@ -1,4 +1,4 @@
-"""The Python of a notebook: its code cells as one text, without what only IPython understands."""
+"""The Python of a notebook: its code cells as one source, without what only IPython understands."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ddpdoctor.scripts.syntax.parsing import parse
 __all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook", "readable"]
 
 _RUNS_PYTHON = {"capture", "time", "timeit", "prun", "python", "python3"}
-"""Cell magics whose body is Python of the same notebook."""
+"""Cell magics whose body is Python in the same namespace."""
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|[\w.]+\s*=\s*[%!](?!=)|[\w.%]+\?{1,2}\s*$)")
 _AUTOMAGIC = re.compile(r"(\s*)(?:ls|cd|mkdir|rmdir|cp|mv|rm|cat|pip3?|conda)\s+[\w./~$'\"-]")
-"""Commands that IPython accepts without a percent sign where the line is not Python."""
+"""Commands that IPython accepts without a percent sign, if the line is not Python."""
 _CELL_MAGIC = re.compile(r"\s*%%(\w+)")
 
 
@@ -29,7 +29,7 @@ class NotebookError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One code cell: its number among all cells from 1, and its first and last line in the whole text."""
+    """One code cell: its number among all cells from 1, and its first and last line in the whole source."""
 
     number: int
     first_line: int
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """The code of all cells as one text, and where each cell is in it."""
+    """The code of all cells as one source, and the position of each cell."""
 
     text: str
     cells: tuple[Cell, ...]
@@ -68,7 +68,7 @@ def read_notebook(text: str) -> Notebook:
 
 
 def readable(notebook: Notebook) -> tuple[str, SourceProblem | None]:
-    """The text with the cells that are not Python left blank, and the problem of the first of them."""
+    """The source, with blank lines for the cells that are not Python, and the problem of the first of these."""
     if not isinstance(parse(notebook.text), SourceProblem):
         return notebook.text, None
     lines, first = notebook.text.split("\n"), None
@@ -83,7 +83,7 @@ def readable(notebook: Notebook) -> tuple[str, SourceProblem | None]:
 
 
 def cells_of(data: dict[str, Any]) -> dict[int, tuple[dict[str, Any], str]]:
-    """The code cells of a notebook by their number among all cells: each with the key of its source."""
+    """The code cells of a notebook by their number among all cells, each with the key of its source."""
     cells = data.get("cells")
     if cells is None:  # notebooks before format 4
         cells = [c for sheet in data["worksheets"] if isinstance(sheet, dict) for c in sheet.get("cells") or ()]
@@ -109,7 +109,7 @@ def _is_python(data: dict[str, Any]) -> bool:
 
 
 def _python(source: str) -> list[str]:
-    """The lines of a cell as Python: as many as the cell has, magics and shell commands replaced by `pass`."""
+    """The lines of a cell as Python, with magics and shell commands replaced by `pass`: their number stays the same."""
     lines = source.replace("\r\n", "\n").split("\n")
     magic = next((match for line in lines if line.strip() for match in [_CELL_MAGIC.match(line)]), None)
     if magic is not None and magic[1] not in _RUNS_PYTHON:
@@ -135,7 +135,7 @@ def _automagic(line: str) -> re.Match[str] | None:
 
 
 def _continues(text: str) -> bool:
-    """Whether the next line continues a bracket or a string of this text: then it is not a magic."""
+    """Whether the next line continues a bracket or a string, so that it is not a magic."""
     try:
         for _ in tokenize.generate_tokens(io.StringIO(text).readline):
             pass

@@ -1,4 +1,4 @@
-"""The text of Python source: decoded as Python itself would, by its byte order mark or its coding comment (PEP 263)."""
+"""Decodes Python source as Python itself does, by its byte order mark or its coding comment (PEP 263)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDE = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"), (code
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A text, and why Python would refuse the bytes (None: it would not), with the line."""
+    """The text, and why Python would reject the bytes (None: it would not), with the line."""
 
     text: str
     trouble: str | None = None
@@ -23,7 +23,7 @@ class Decoded:
 
 
 def decode(data: bytes) -> Decoded:
-    """The text of a source file with "\\n" line ends. What Python cannot read is decoded as far as possible, with the reason."""
+    """The text of a source file with "\\n" line ends. Unreadable bytes are decoded as far as possible, with the reason."""
     wide = next((name for mark, name in _WIDE if data.startswith(mark)), None)
     if wide is not None:
         return Decoded(_lines(data.decode(wide, "replace")), f"it is {wide.upper()}, and Python reads UTF-8")
@@ -46,7 +46,7 @@ def decode(data: bytes) -> Decoded:
 
 
 def encoding_of(data: bytes) -> str:
-    """The encoding of source that `decode` found no trouble with; a byte order mark stays in the text.
+    """The encoding of source that `decode` could read; a byte order mark stays in the text.
 
     Raises:
         ValueError: Python cannot read such source.

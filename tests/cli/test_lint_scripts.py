@@ -122,7 +122,7 @@ def test_what_is_too_long_is_said_not_to_be_judged(tmp_path: Path) -> None:
         "long.py": ("SCRIPT500", "note"),
         "null.py": ("SCRIPT500", "error"),
     }
-    assert "not judged: larger than 16 MiB" in found["long.py"]["message"]
+    assert "file not checked: larger than 16 MiB" in found["long.py"]["message"]
 
 
 def test_a_folder_is_searched_as_git_would(tmp_path: Path) -> None:

@@ -85,16 +85,16 @@ def _report(folder: Path, text: str) -> Report:
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        (REFUSED, "NET021", "could not connect to 10.1.4.9. Undetermined: the rank there ended first"),
+        (REFUSED, "NET021", "could not connect to 10.1.4.9. Either the rank at that address ended first"),
         (
             "init_method: file:///scratch/pg.init\n" + REFUSED,
             "NET021",
-            "init file holds the addresses of an earlier run",
+            "init file has the addresses of an earlier run",
         ),
         (
             "gpu-7:8:9 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\n" + REFUSED,
             "NET021",
-            "leads to no other node",
+            "does not reach the other nodes",
         ),
         (
             SEGMENT.format(line=103, reason="Cuda failure 'invalid argument'"),
@@ -123,11 +123,11 @@ def _report(folder: Path, text: str) -> Report:
         ),
         (TWO_RAISE, "LOG500", "rank 1 raised ValueError"),
         (ESCAPED, "NET003", "the master address gave no answer"),
-        (OLD_NCCL, "NET009", "A rank got no answer from another one. Undetermined"),
+        (OLD_NCCL, "NET009", "A rank got no answer from another rank. Either"),
         (
             "RuntimeError: [/src/gloo/transport/tcp/pair.cc:769] connect [127.0.1.1]:3496: Connection refused\n",
             "NET017",
-            "Undetermined: the rank there ended first",
+            "Either, on one machine, the rank at that address ended first",
         ),
         (
             "n1:9:9 [1] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from script_runs import WRONG
 
 from ddpdoctor.app.patch import applied
 from ddpdoctor.engine import Outcome
+from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.interpreter import rank_evaluator
 
 CASES = all_cases("script")
@@ -61,10 +63,46 @@ def test_every_rule_has_cases(code: str) -> None:
 def test_every_edit_lies_inside_the_text(case: Case) -> None:
     rows = case.text.splitlines()
     for finding in _outcome(case).findings:
-        assert re.search(r"expected", finding.message), finding.message
         for edit in finding.edits:
             assert (1, 1) <= (edit.line, edit.column) <= (edit.end_line, edit.end_column)
             assert edit.end_line <= len(rows) + 1
+
+
+def _count(text: str) -> int:
+    """The words of a text; code in backticks is one word."""
+    return len(re.sub(r"`[^`]*`", "code", text).split())
+
+
+def _sentences(text: str) -> int:
+    """The sentences of a text; code in backticks has none, and a text that ends in an error message is one."""
+    return len(re.findall(r"[.!?](?= |$)", re.sub(r"`[^`]*`", "code", text.rstrip(".") + ".")))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_a_finding_is_read_in_seconds(case: Case) -> None:
+    """A headline of at most 16 words, a caret text of at most 8, one sentence that says what to do."""
+    for finding in _outcome(case).findings:
+        assert _count(finding.message) <= 16, finding.message
+        assert 1 <= _count(finding.label) <= 8, (finding.code, finding.label)
+        assert not re.search(r"\bexpected\b|\.$", finding.message), finding.message
+        assert _sentences(finding.fix) == 1, finding.fix
+
+
+@pytest.mark.parametrize("rule", load(("script",)), ids=lambda r: r.code)
+def test_a_manual_page_has_an_example_and_is_short(rule: Rule) -> None:
+    assert re.fullmatch(r"# before\n.+\n\n *# after\n.+", rule.section("Example"), re.DOTALL), rule.code
+    assert _count(rule.title) <= 16, rule.title
+    assert 1 <= _sentences(rule.why) <= 2, rule.why
+    assert _sentences(rule.fix) == 1, rule.fix
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+def test_the_right_code_of_an_example_is_not_found_again(rule: Rule) -> None:
+    right = textwrap.dedent("    " + rule.section("Example")).partition("# after\n")[2]
+    ast.parse(right)
+    outcome = judged(f"import os\nimport torch\nimport torch.distributed as dist\n\n{right}", RULES)
+    assert not outcome.crashed
+    assert rule.code not in {f.code for f in outcome.findings}, right
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)

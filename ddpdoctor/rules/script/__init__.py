@@ -1,1 +1,1 @@
-"""What is wrong in training scripts, by what their text says."""
+"""Faults of training scripts that their source shows."""

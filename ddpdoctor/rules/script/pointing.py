@@ -1,4 +1,4 @@
-"""How a rule points at code: the place, what stands there, and the edits that correct it."""
+"""How a rule points at code: the place, its text, and the edits that correct it."""
 
 from __future__ import annotations
 
@@ -56,11 +56,12 @@ def point(
     message: str,
     expected: str,
     *,
+    label: str,
     fix: str = "",
     edits: tuple[Edit, ...] = (),
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding at a node: `message` says what stands there and what happens, `expected` what should."""
+    """A finding at a node: `message` is the headline, `label` the caret's text, `expected` what should be there."""
     line = node.lineno  # type: ignore[attr-defined]
     start = column(module, line, node.col_offset)  # type: ignore[attr-defined]
     seen = code(module, node) if not isinstance(node, ast.stmt) else " ".join(module.lines[line - 1].split())[:70]
@@ -71,18 +72,19 @@ def point(
         where=Where(file=module.path, line=line, column=start),
         severity=severity,
         edits=edits,
+        label=label,
     )
 
 
 def replace(module: Module, node: ast.AST, text: str) -> Edit:
-    """A node becomes another text."""
+    """Replace the text of a node."""
     line, end = node.lineno, node.end_lineno or node.lineno  # type: ignore[attr-defined]
     start = column(module, line, node.col_offset)  # type: ignore[attr-defined]
     return Edit(module.path, line, start, end, column(module, end, node.end_col_offset or 0), text)  # type: ignore[attr-defined]
 
 
 def delete(module: Module, statement: ast.stmt) -> Edit:
-    """A statement's lines go; `pass` stays where it was alone in its block."""
+    """Delete a statement's lines; `pass` replaces the only statement of a block."""
     parent = module.index.parents.get(statement)
     alone = any(body == [statement] for body in (getattr(parent, "body", None), getattr(parent, "orelse", None)))
     if alone and not isinstance(parent, ast.Module):
@@ -91,17 +93,17 @@ def delete(module: Module, statement: ast.stmt) -> Edit:
 
 
 def before(module: Module, statement: ast.stmt, text: str) -> Edit:
-    """A new line before a statement, indented like it."""
+    """Insert a line before a statement, with its indentation."""
     return Edit(module.path, statement.lineno, 1, statement.lineno, 1, f"{indent_of(module, statement)}{text}\n")
 
 
 def after(module: Module, statement: ast.stmt, text: str) -> Edit:
-    """A new line after a statement, indented like it."""
+    """Insert a line after a statement, with its indentation."""
     return line_after(module, statement, text, statement)
 
 
 def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -> Edit:
-    """A new line after a statement, indented like another one."""
+    """Insert a line after a statement, with the indentation of another one."""
     line = (statement.end_lineno or statement.lineno) + 1
     if line > len(module.lines) and module.lines and not module.lines[-1].endswith("\n"):
         last = len(module.lines)
@@ -111,7 +113,7 @@ def line_after(module: Module, statement: ast.stmt, text: str, like: ast.stmt) -
 
 
 def waited(module: Module, name: str, edit: Edit, statement: ast.stmt) -> tuple[Edit, ...]:
-    """A new `name.wait()` in place of the one that follows a statement later in its block: none may be waited for twice."""
+    """Insert `name.wait()` and delete the later one in the same block: a request may be waited for only once."""
     parent = module.index.parents[statement]
     block = next((b for n in ("body", "orelse", "finalbody") if statement in (b := getattr(parent, n, []))), [])
     later = [s for s in block[block.index(statement) + 1 :] if isinstance(s, ast.Expr)] if block else []
@@ -120,13 +122,13 @@ def waited(module: Module, name: str, edit: Edit, statement: ast.stmt) -> tuple[
 
 
 def indent_of(module: Module, statement: ast.stmt) -> str:
-    """What a statement's first line begins with."""
+    """The indentation of a statement's first line."""
     text = module.lines[statement.lineno - 1]
     return text[: len(text) - len(text.lstrip())] if text.strip() else ""
 
 
 def under(module: Module, statement: ast.stmt, head: str) -> tuple[Edit, ...]:
-    """A statement of one line goes under a new condition."""
+    """Put a one-line statement under a new condition."""
     if statement.lineno != statement.end_lineno or not module.lines[statement.lineno - 1].strip().startswith(
         code(module, statement, 4000)
     ):
@@ -135,13 +137,13 @@ def under(module: Module, statement: ast.stmt, head: str) -> tuple[Edit, ...]:
     return (replace(module, statement, f"{head}\n{indent}    {code(module, statement, 4000)}"),)
 
 
-def moved(module: Module, statement: ast.stmt, there: ast.stmt, *, behind: bool = False) -> tuple[Edit, ...]:
-    """A statement of one line goes before another of its block, or behind it."""
+def moved(module: Module, statement: ast.stmt, there: ast.stmt, *, follows: bool = False) -> tuple[Edit, ...]:
+    """Move a one-line statement before another one of its block, or after it."""
     index = module.index
     if statement.lineno != statement.end_lineno or index.parents.get(statement) is not index.parents.get(there):
         return ()
     text = module.lines[statement.lineno - 1].strip()
-    return (delete(module, statement), after(module, there, text) if behind else before(module, there, text))
+    return (delete(module, statement), after(module, there, text) if follows else before(module, there, text))
 
 
 def is_elif(module: Module, branch: ast.If) -> bool:
@@ -150,7 +152,7 @@ def is_elif(module: Module, branch: ast.If) -> bool:
 
 
 def imported(module: Module, name: str, text: str) -> tuple[Edit, ...]:
-    """The line that imports a name, before the first import of the file; nothing where the name is known."""
+    """Add an import before the first import of the file, unless the name is already known."""
     if name in module.index.scopes[module.tree].names:
         return ()
     imports = [s for s in module.tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
@@ -167,7 +169,7 @@ def dist_of(module: Module) -> str:
 
 
 def with_keyword(module: Module, call: ast.Call, text: str) -> Edit:
-    """One more argument at the end of a call."""
+    """Add an argument at the end of a call."""
     given = [*call.args, *(k.value for k in call.keywords)]
     end = call.end_lineno or call.lineno
     at = column(module, end, call.end_col_offset or 0) - 1
@@ -180,13 +182,13 @@ def with_keyword(module: Module, call: ast.Call, text: str) -> Edit:
 
 
 def without_argument(module: Module, call: ast.Call, *values: ast.expr) -> tuple[Edit, ...]:
-    """A call without some of its arguments, given by their values."""
+    """Remove arguments of a call, given by their values."""
     given: list[ast.AST] = sorted(
         [*call.args, *call.keywords],
         key=lambda n: (n.lineno, n.col_offset),  # type: ignore[attr-defined]
     )
-    spans = [replace(module, each, "") for each in given]
-    goes = [each in values or (isinstance(each, ast.keyword) and each.value in values) for each in given]
+    spans = [replace(module, node, "") for node in given]
+    goes = [node in values or (isinstance(node, ast.keyword) and node.value in values) for node in given]
     if all(goes):
         first, last = spans[0], spans[-1]
         return (Edit(module.path, first.line, first.column, last.end_line, last.end_column, ""),)

@@ -1,4 +1,4 @@
-"""Branches that part the ranks: which of them come to a place of the script."""
+"""Branches that depend on the rank: which ranks reach a place in the script."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 
-__all__ = ["RANK_WORDS", "blocks", "comes_to", "in_rank_branch", "in_turns", "parts", "truths"]
+__all__ = [
+    "RANK_WORDS",
+    "blocks",
+    "depends_on_rank",
+    "in_rank_branch",
+    "ranks_reaching",
+    "runs_one_rank_first",
+    "truths",
+]
 
 RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
     "world_size",
     "get_world_size",
     "num_processes",
 }
-"""Names in a condition that tell the ranks apart, also where its truth stays open."""
+"""Names that make a condition depend on the rank, even if its value is unknown."""
 
 
 def in_rank_branch(module: Module, node: ast.AST) -> bool:
-    """Whether a node stands in a branch of its function that only some ranks enter, or may."""
+    """Whether a node is in a branch of its function that only some ranks enter, or may enter."""
     places = rank_contexts(module, module.index.function_of(node))
     readers = readers_at(module, places, True)
     for parent, child in module.index.enclosing(node):
@@ -35,38 +43,38 @@ def in_rank_branch(module: Module, node: ast.AST) -> bool:
             ):
                 return True
         test = parent.test if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and child is not parent.test else None
-        if test is not None and _parts(test, readers):
+        if test is not None and _depends_on_rank(test, readers):
             return True
     return False
 
 
 def blocks(node: ast.AST) -> list[list[ast.stmt]]:
     """The blocks of statements directly under a node."""
-    found = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
-    return [b for b in found if isinstance(b, list)]
+    bodies = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+    return [b for b in bodies if isinstance(b, list)]
 
 
-def comes_to(module: Module, node: ast.AST) -> list[bool] | None:
-    """Which ranks reach a node by the conditions of its function; None where one of them is not known."""
+def ranks_reaching(module: Module, node: ast.AST) -> list[bool] | None:
+    """Which ranks reach a node, by the conditions in its function; None if a condition is unknown."""
     readers = readers_at(module, rank_contexts(module, module.index.function_of(node)), True)
-    comes = [True] * len(readers)
+    reaches = [True] * len(readers)
     for parent, child in module.index.enclosing(node):
         if parent in module.index.scopes:
             is_left = isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)) and _left_before(
                 module, parent, node, readers
             )
-            return None if is_left or bool(getattr(parent, "decorator_list", ())) else comes
+            return None if is_left or bool(getattr(parent, "decorator_list", ())) else reaches
         test = parent.test if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test else None
         if test is not None:
-            found = [r.truth(test) for r in readers]
+            truths_of = [r.truth(test) for r in readers]
             body = getattr(parent, "body", None)
             wanted = child in body if isinstance(body, list) else child is body
-            if any(isinstance(f, Unknown) for f in found):
-                if names_in(test) & RANK_WORDS or Unknown.VARIES in found:
+            if any(isinstance(t, Unknown) for t in truths_of):
+                if names_in(test) & RANK_WORDS or Unknown.VARIES in truths_of:
                     return None
                 continue
-            comes = [c and f is wanted for c, f in zip(comes, found, strict=True)]
-    return comes
+            reaches = [c and t is wanted for c, t in zip(reaches, truths_of, strict=True)]
+    return reaches
 
 
 def _only_main(decorator: ast.expr) -> bool:
@@ -74,16 +82,16 @@ def _only_main(decorator: ast.expr) -> bool:
     return "rank_zero" in text or "main_process" in text or "master" in text
 
 
-def parts(module: Module, test: ast.expr) -> bool:
-    """Whether a condition tells the ranks of its function apart, or may."""
-    return _parts(test, readers_at(module, rank_contexts(module, module.index.function_of(test)), True))
+def depends_on_rank(module: Module, test: ast.expr) -> bool:
+    """Whether a condition differs between the ranks of its function, or may differ."""
+    return _depends_on_rank(test, readers_at(module, rank_contexts(module, module.index.function_of(test)), True))
 
 
-def _parts(test: ast.expr, readers: tuple[RankEvaluator, ...]) -> bool:
-    found = [r.truth(test) for r in readers]
-    if any(f is Unknown.VARIES for f in found) or any(f != found[0] for f in found[1:]):
+def _depends_on_rank(test: ast.expr, readers: tuple[RankEvaluator, ...]) -> bool:
+    values = [r.truth(test) for r in readers]
+    if any(f is Unknown.VARIES for f in values) or any(f != values[0] for f in values[1:]):
         return True
-    return isinstance(found[0], Unknown) and bool(names_in(test) & RANK_WORDS)
+    return isinstance(values[0], Unknown) and bool(names_in(test) & RANK_WORDS)
 
 
 def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tuple[RankEvaluator, ...]) -> bool:
@@ -91,15 +99,15 @@ def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tupl
     for statement in getattr(function, "body", ()):
         if statement.lineno >= node.lineno:  # type: ignore[attr-defined]
             return False
-        if isinstance(statement, ast.If) and _parts(statement.test, readers):
+        if isinstance(statement, ast.If) and _depends_on_rank(statement.test, readers):
             leaves = [isinstance(n, (ast.Return, ast.Raise)) for n in inner(statement)]
             if any(leaves):
                 return True
     return False
 
 
-def in_turns(module: Module, node: ast.AST) -> bool:
-    """Whether one rank does it first and the others after it: between barriers in branches, or in a context for that."""
+def runs_one_rank_first(module: Module, node: ast.AST) -> bool:
+    """Whether one rank runs it before the others: between barriers in branches, or in a `..._first` context."""
     for parent, _ in module.index.enclosing(node):
         items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
         if any("first" in ast.unparse(item.context_expr) for item in items):
@@ -110,6 +118,6 @@ def in_turns(module: Module, node: ast.AST) -> bool:
 
 
 def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:
-    """Whether a condition holds on each rank; names of ranks are believed."""
+    """Whether a condition is true on each rank; a variable named like a rank is taken to hold it."""
     places = rank_contexts(module, module.index.function_of(test))
     return [reader.truth(test) for reader in readers_at(module, places, True)]

@@ -1,7 +1,7 @@
-"""Corrections that move statements: out of a branch, behind an early exit's collectives, into one order.
+"""Corrections that move statements: out of a branch, before an early exit, into one order.
 
-Each gives the edits, or none where the text does not tell that the result is what its author means: a name that only the
-branch knows, a text of several lines that would be indented anew, a way out in between.
+Each returns the edits, or none where the result might not be what the author means: a name that only the branch defines,
+a multi-line string that would be re-indented, an exit in between.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from ddpdoctor.findings import Edit
 from ddpdoctor.rules.script.pointing import before, code, dist_of, imported, indent_of, is_elif, replace
-from ddpdoctor.rules.script.rank_branches import blocks, parts
+from ddpdoctor.rules.script.rank_branches import blocks, depends_on_rank
 from ddpdoctor.rules.script.script_questions import argument, backends
-from ddpdoctor.rules.script.whole_lines import gone, inserted, lines_of, shifted, swapped
+from ddpdoctor.rules.script.whole_lines import deleted_lines, inserted_lines, lines_of, reindented, replaced_lines
 from ddpdoctor.scripts.simulation.divergence import Divergence
 from ddpdoctor.scripts.simulation.joint_paths import COMMUNICATION
 from ddpdoctor.scripts.syntax.module import Module
@@ -37,7 +37,7 @@ _OPPOSITE: dict[type[ast.cmpop], str] = {
 
 
 def called_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
-    """The call leaves the branch that parts the ranks."""
+    """Move the call out of the branch that only some ranks take."""
     branch = disagreement.test.node
     if isinstance(branch, ast.expr):
         return _unconditional(module, disagreement.at, branch)
@@ -61,20 +61,20 @@ def called_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
         return ()
     at = body.index(statement)
     indent = indent_of(module, branch)
-    text = shifted(lines_of(module, own), f"{indent}    " if shared else indent)
+    text = reindented(lines_of(module, own), f"{indent}    " if shared else indent)
     text = [f"{indent}if {shared}:\n", *text] if shared and text else text
     if not text:
         return ()
     if all(s in together for s in body[:at]):
-        return (gone(module, own), inserted(module, branch.lineno, text))
+        return (deleted_lines(module, own), inserted_lines(module, branch.lineno, text))
     if any(isinstance(n, _LEAVES) for s in others for n in inner(s)):
         return ()
     if all(s in together for s in body[at:]):
-        return (gone(module, own), inserted(module, (branch.end_lineno or 0) + 1, text))
+        return (deleted_lines(module, own), inserted_lines(module, (branch.end_lineno or 0) + 1, text))
     if branch.orelse or _stored(others) & _loaded([branch.test]):
         return ()
     again = f"{indent}if {code(module, branch.test, 400)}:\n"
-    return swapped(module, own, [*text, again])
+    return replaced_lines(module, own, [*text, again])
 
 
 def _is_call(statement: ast.stmt) -> bool:
@@ -82,13 +82,13 @@ def _is_call(statement: ast.stmt) -> bool:
 
 
 def _is_nested(module: Module, call: ast.Call) -> bool:
-    """Whether the call is but a part of its statement, of which the rest is to stay in the branch."""
+    """Whether the call is only a part of its statement, and the rest has to stay in the branch."""
     statement = module.index.statement(call)
     return not isinstance(statement, (ast.Expr, ast.Assign)) or statement.value is not call
 
 
 def _made_before(module: Module, call: ast.Call, branch: ast.If, shared: str | None) -> tuple[Edit, ...]:
-    """What the ranks make together is made before the branch and used in it under a name."""
+    """Make the call before the branch, and use its result in the branch under a name."""
     name = "state" if isinstance(call.func, ast.Attribute) and "state" in call.func.attr else "gathered"
     statement = module.index.statement(call)
     scope = module.index.scope(call)
@@ -99,18 +99,18 @@ def _made_before(module: Module, call: ast.Call, branch: ast.If, shared: str | N
 
 
 def _shared_part(module: Module, test: ast.expr) -> str | None:
-    """What a condition asks of all ranks alike, beside their number: "" for nothing, None where it cannot be parted."""
+    """The part of a condition that is equal on all ranks: "" if there is none, None if it cannot be separated."""
     if not isinstance(test, ast.BoolOp):
         return ""
-    alike = [each for each in test.values if not parts(module, each)]
-    if not isinstance(test.op, ast.And) or len(alike) == len(test.values):
+    shared = [value for value in test.values if not depends_on_rank(module, value)]
+    if not isinstance(test.op, ast.And) or len(shared) == len(test.values):
         return None
-    texts = [f"({code(module, e, 400)})" if isinstance(e, ast.BoolOp) else code(module, e, 400) for e in alike]
-    return " and ".join(texts)
+    sources = [f"({code(module, e, 400)})" if isinstance(e, ast.BoolOp) else code(module, e, 400) for e in shared]
+    return " and ".join(sources)
 
 
 def _unconditional(module: Module, call: ast.AST, test: ast.expr) -> tuple[Edit, ...]:
-    """`test and call()` and `call() if test else None` as statements become the call."""
+    """Replace the statements `test and call()` and `call() if test else None` with the call."""
     choice = module.index.parents.get(call)
     alone = isinstance(module.index.parents.get(choice), ast.Expr) if choice is not None else False
     if isinstance(choice, ast.BoolOp) and choice.values == [test, call]:
@@ -121,7 +121,7 @@ def _unconditional(module: Module, call: ast.AST, test: ast.expr) -> tuple[Edit,
 
 
 def _directly_in(module: Module, call: ast.AST, branch: ast.If) -> ast.stmt | None:
-    """The statement of a branch that does a call, through conditions of the configuration that hold nothing else."""
+    """The statement of a branch that contains a call, possibly inside nested `if`s that hold nothing else."""
     statement = module.index.statement(call)
     while (parent := module.index.parents.get(statement)) is not branch:
         if not isinstance(parent, ast.If) or parent.body != [statement] or parent.orelse:
@@ -131,7 +131,7 @@ def _directly_in(module: Module, call: ast.AST, branch: ast.If) -> ast.stmt | No
 
 
 def reached_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
-    """Ranks that left before collectives leave behind them: what only the others do in between goes under the condition."""
+    """Move an early exit after the collectives of the other ranks; their own work goes under the opposite condition."""
     guard = disagreement.test.node
     if not isinstance(guard, ast.If) or guard.orelse or is_elif(module, guard):
         return ()
@@ -157,15 +157,15 @@ def reached_by_all(module: Module, disagreement: Divergence) -> tuple[Edit, ...]
         if statement in own:
             is_next = rest.index(statement) > 0 and rest[rest.index(statement) - 1] in own
             new += [] if is_next else [f"{indent}if {_opposite(module, guard.test)}:\n"]
-            lines = shifted(lines, f"{indent}    ")
+            lines = reindented(lines, f"{indent}    ")
         new += lines
     if after or len(guard.body) > 1 or not _ends_anyway(owner, disagreement.at):
         new += lines_of(module, [guard])
-    return swapped(module, [guard, *rest], new)
+    return replaced_lines(module, [guard, *rest], new)
 
 
 def _ends_anyway(owner: ast.AST, leaving: ast.AST) -> bool:
-    """Whether the way out at the end of this block changes nothing."""
+    """Whether the exit is redundant at the end of this block."""
     if isinstance(leaving, ast.Return):
         return isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)) and leaving.value is None
     if isinstance(leaving, ast.Continue):
@@ -174,7 +174,7 @@ def _ends_anyway(owner: ast.AST, leaving: ast.AST) -> bool:
 
 
 def agreed(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
-    """The condition is put to all ranks: the collective is reached only where each of them would reach it."""
+    """Reduce the condition over all ranks, so that all of them reach the collective or none does."""
     branch = disagreement.test.node
     scope = module.index.scope(disagreement.at)
     if not isinstance(branch, ast.If) or is_elif(module, branch):
@@ -194,7 +194,7 @@ def agreed(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
 
 
 def _device(module: Module, test: ast.expr) -> str | None:
-    """Where a tensor for all_reduce has to be, as an argument; None where the text does not tell."""
+    """The device argument of a tensor for all_reduce; None where the source does not show it."""
     for node in ast.walk(test):
         func = node.func if isinstance(node, ast.Call) else None
         if isinstance(func, ast.Attribute) and func.attr == "item" and isinstance(func.value, ast.Name):
@@ -215,7 +215,7 @@ def _seen_from(module: Module, node: ast.AST) -> set[str]:
 
 
 def in_one_order(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
-    """Two arms with the same collectives, in another order: those of the first in both, or the arms as one."""
+    """Put the same collectives of two arms into the order of the first arm, or merge the arms."""
     branch = disagreement.test.node
     if not isinstance(branch, ast.If) or is_elif(module, branch) or _is_elif_arm(module, branch):
         return ()
@@ -232,9 +232,9 @@ def in_one_order(module: Module, disagreement: Divergence) -> tuple[Edit, ...]:
 
 
 def _as_one(module: Module, branch: ast.If) -> tuple[Edit, ...]:
-    """A branch becomes its first arm."""
-    lines = shifted(lines_of(module, branch.body), indent_of(module, branch))
-    return swapped(module, [branch], lines) if lines and lines_of(module, [branch]) else ()
+    """Replace a branch with its first arm."""
+    lines = reindented(lines_of(module, branch.body), indent_of(module, branch))
+    return replaced_lines(module, [branch], lines) if lines and lines_of(module, [branch]) else ()
 
 
 def _is_elif_arm(module: Module, branch: ast.If) -> bool:
@@ -253,14 +253,14 @@ def _ends_group(module: Module, statement: ast.stmt) -> bool:
 
 
 def _stored(statements: Iterable[ast.AST]) -> set[str]:
-    """The names that statements give a value."""
-    found = set()
+    """The names that statements assign."""
+    names = set()
     for node in (n for s in statements for n in ast.walk(s)):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-    return found
+            names.add((node.asname or node.name).partition(".")[0])
+    return names
 
 
 def _loaded(nodes: Iterable[ast.AST]) -> set[str]:

@@ -1,4 +1,4 @@
-"""SCRIPT001 to SCRIPT003: which GPU a rank takes."""
+"""SCRIPT001 to SCRIPT003: which GPU a rank uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CREATED = frozenset(
         *("tensor", "zeros", "zeros_like"),
     )
 )
-"""Functions of torch that make a tensor, on the CPU unless told."""
+"""Functions of torch that create a tensor, on the CPU by default."""
 SELECT = ("cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
 
 
@@ -46,7 +46,7 @@ _PREPARES = re.compile(r"(?i)device|gpu|cuda|setup|set_up|init|launch|prepare")
 
 
 def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Expressions that choose a device: the whole, and the part that is the index or the text."""
+    """Expressions that select a device: the whole expression, and the part that is the index or the name."""
     for call in module.calls(*SELECT):
         if call.args:
             yield call, call.args[0]
@@ -75,35 +75,43 @@ def choices(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def created(module: Module) -> Iterator[ast.Call]:
-    """Calls that make tensors: torch.zeros and its like."""
+    """Calls that create tensors, such as torch.zeros."""
     for name in sorted(CREATED):
         yield from module.calls(name)
 
 
-def _index(found: object) -> object:
-    if isinstance(found, TorchDevice):
-        return None  # made by torch.device, which is looked at itself
-    if isinstance(found, str) and found.startswith("cuda:"):
-        return int(found[5:]) if found[5:].isdigit() else None
-    return found
+def _index(device: object) -> object:
+    if isinstance(device, TorchDevice):
+        return None  # created by torch.device, which is checked itself
+    if isinstance(device, str) and device.startswith("cuda:"):
+        return int(device[5:]) if device[5:].isdigit() else None
+    return device
 
 
 def _one_node_only(module: Module) -> bool:
-    """The text itself starts one node: mp.spawn whose index is the rank."""
+    """Whether the script starts one node only: mp.spawn, with the index as the rank."""
     ranks = [argument(c, None, "rank") for c in module.calls("dist.init_process_group")]
     return bool(module.spawns) and any(r is not None and each_rank(module, r) == LOCAL_RANKS for r in ranks)
 
 
 @cause("SCRIPT001", "set-device-from-global-rank", Severity.ERROR)
 def set_device_from_global_rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
-    """The device is chosen by the global rank.
+    """The GPU is selected by the global rank.
 
     ## Why it matters
-    The first node works, because rank and local_rank are the same there. On every other node the global rank counts on
-    past the GPUs of the machine: `CUDA error: invalid device ordinal`.
+    The first node works, because rank and local rank are equal there. On every other node the global rank exceeds the
+    number of GPUs: `CUDA error: invalid device ordinal`.
 
     ## Fix
-    Take the rank within the node: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
+    Select the GPU by the local rank: `int(os.environ["LOCAL_RANK"])`.
+
+    ## Example
+        # before
+        torch.cuda.set_device(dist.get_rank())
+        # node 1: RuntimeError: CUDA error: invalid device ordinal
+
+        # after
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 
     ## Source
     torchrun gives each worker RANK and LOCAL_RANK; torch.cuda.set_device counts the devices of one machine.
@@ -114,21 +122,19 @@ def set_device_from_global_rank(script: Script, launch: Launch | None = None) ->
             continue
         for whole, part in choices(module):
             if [_index(v) for v in each_rank(module, part)] == RANKS and not _is_count(whole, part):
-                nodes = f"{start.nodes} nodes" if start is not None and start.nodes else "more than one node"
                 yield point(
                     module,
                     whole,
-                    f"{code(module, whole)} takes the global rank: with {nodes} every node but the first asks for a "
-                    "GPU that it "
-                    'does not have ("invalid device ordinal"); expected the local rank',
+                    f"{code(module, whole)} uses the global rank: nodes after the first have no such GPU",
                     LOCAL,
-                    fix=f"Use the rank within the node: {LOCAL}.",
+                    label="use LOCAL_RANK",
+                    fix=f"Use the local rank: `{LOCAL}`.",
                     edits=_local(module, part),
                 )
 
 
 def _is_count(whole: ast.expr, part: ast.expr) -> bool:
-    """`tensor.to(x)` with a plain number may be anything; a rank there is a device."""
+    """`tensor.to(x)` with a number may be anything; a rank there is a device."""
     return isinstance(whole, ast.Call) and len(whole.args) > 2
 
 
@@ -139,15 +145,27 @@ def _local(module: Module, part: ast.expr) -> tuple[Edit, ...]:
 
 @cause("SCRIPT002", "set-device-missing", Severity.ERROR)
 def set_device_missing(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
-    """The script never selects the GPU of its local rank.
+    """No rank selects its own GPU.
 
     ## Why it matters
-    Every rank of the node works on cuda:0: NCCL says `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device
-    …`, or GPU 0 runs out of memory while the others are idle.
+    Every rank of a node uses cuda:0. NCCL fails with `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device
+    …`, or GPU 0 runs out of memory while the other GPUs are idle.
 
     ## Fix
-    `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of CUDA, or
-    `init_process_group(..., device_id=torch.device("cuda", local_rank))`.
+    Call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of CUDA.
+
+    `init_process_group(..., device_id=torch.device("cuda", local_rank))` selects it as well.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl")
+        model = Net().cuda()
+        # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device ...
+
+        # after
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        model = Net().cuda()
     """
     for module in modules(script):
         used = backends(module)
@@ -170,32 +188,32 @@ def set_device_missing(script: Script, launch: Launch | None = None) -> Iterator
         yield point(
             module,
             call,
-            f"no rank selects its GPU: line {first.lineno} puts every rank on cuda:0 "  # type: ignore[attr-defined]
-            '("Duplicate GPU detected", or out of memory there); expected the GPU of the local rank',
+            f"all ranks use cuda:0 (line {first.lineno}): no rank selects its own GPU",  # type: ignore[attr-defined]
             f"torch.cuda.set_device({LOCAL})",
+            label="select the GPU of LOCAL_RANK",
             edits=() if chosen else (edit, *imported(module, "os", "import os")),
             severity=Severity.WARNING if chosen else None,
         )
 
 
 def _is_nccl_on_gpus(module: Module) -> bool:
-    """`"nccl" if torch.cuda.is_available() else "gloo"`: nccl wherever there are GPUs."""
+    """Whether the backend is `"nccl" if torch.cuda.is_available() else "gloo"`: nccl on every machine with a GPU."""
     given = [argument(c, 0, "backend") for c in module.calls("dist.init_process_group")]
-    return bool(given) and all(value(module, each) == "nccl" for each in given)
+    return bool(given) and all(value(module, backend) == "nccl" for backend in given)
 
 
 def _first_plain_cuda(module: Module) -> ast.AST | None:
     """The first use of "cuda" without an index."""
-    found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
+    calls = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
     for call in (*module.method_calls.get("to", ()), *module.calls("torch.device")):
         given = argument(call, 0, "device")
         if given is not None and _is_plain(module, given):
-            found.append(call)
-    return min(found, key=lambda c: (c.lineno, c.col_offset), default=None)
+            calls.append(call)
+    return min(calls, key=lambda c: (c.lineno, c.col_offset), default=None)
 
 
 def selects(module: Module) -> bool:
-    """Anything that might choose a device, or leave only one visible."""
+    """Whether anything may select a device, or make only one visible."""
     if module.calls(*SELECT, "cuda.device") or "CUDA_VISIBLE_DEVICES" in module.text or "device_id=" in module.text:
         return True
     if "set_device" in module.text or 'f"cuda:' in module.text or "f'cuda:" in module.text or '"cuda:' in module.text:
@@ -213,10 +231,10 @@ def selects(module: Module) -> bool:
 
 
 def _may_select(module: Module) -> bool:
-    """A function from elsewhere whose name says that it prepares the job or its devices."""
+    """Whether an imported function has a name that suggests that it sets up the job or its devices."""
     dotted = [module.names.dotted(c.func) or "" for c in module.index.calls if module.target(c) is None]
-    elsewhere = [name for name in dotted if "." in name and not name.startswith(("torch", "os.", "logging."))]
-    return any(_PREPARES.search(name.rpartition(".")[2]) for name in elsewhere)
+    imported_names = [name for name in dotted if "." in name and not name.startswith(("torch", "os.", "logging."))]
+    return any(_PREPARES.search(name.rpartition(".")[2]) for name in imported_names)
 
 
 def _is_dtype(module: Module, node: ast.expr) -> bool:
@@ -225,14 +243,24 @@ def _is_dtype(module: Module, node: ast.expr) -> bool:
 
 @cause("SCRIPT003", "cuda-before-set-device", Severity.WARNING)
 def cuda_before_set_device(script: Script) -> Iterator[Finding]:
-    """CUDA is used before the rank selects its device.
+    """CUDA is used before the rank selects its GPU.
 
     ## Why it matters
-    Each rank opens a context on GPU 0 first: some hundred megabytes a rank are lost there, and with the exclusive
-    compute mode the second rank dies with `CUDA-capable device(s) is/are busy or unavailable`.
+    Each rank first opens a context on GPU 0 and wastes some hundred MiB there. In exclusive compute mode the second
+    rank fails with `CUDA-capable device(s) is/are busy or unavailable`.
 
     ## Fix
-    Select the device before the first `.cuda()` or other call that touches CUDA.
+    Select the GPU before the first `.cuda()` or other call that uses CUDA.
+
+    ## Example
+        # before
+        model = Net().cuda()
+        # in exclusive compute mode: CUDA-capable device(s) is/are busy or unavailable
+        torch.cuda.set_device(local_rank)
+
+        # after
+        torch.cuda.set_device(local_rank)
+        model = Net().cuda()
     """
     for module in modules(script):
         for select in module.calls(*SELECT):
@@ -246,17 +274,17 @@ def cuda_before_set_device(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     early[0],
-                    f"{code(module, early[0], 40)} opens a CUDA context on GPU 0 in every rank, "
-                    f"{code(module, select, 40)} in line "
-                    f"{select.lineno} comes too late; expected the device to be selected first",
+                    f"{code(module, early[0], 40)} opens a CUDA context on GPU 0 on every rank",
                     f"after line {select.lineno}",
+                    label=f"line {select.lineno} selects the GPU too late",
+                    fix=f"Select the GPU (line {select.lineno}) before this line.",
                     edits=_selected_first(module, select, early[0]),
                 )
                 break
 
 
 def _before_all(module: Module) -> list[ast.Call]:
-    """Uses at the module's own level before it calls any of its functions, in which the device is selected."""
+    """Uses of CUDA at module level, before the module calls the function that selects the device."""
     own = (c for c in module.index.calls if module.index.function_of(c) is None and module.target(c) is not None)
     first = min((c.lineno for c in own), default=len(module.lines) + 1)
     if module.calls(*SELECT) and any(module.index.function_of(c) is None for c in module.calls(*SELECT)):
@@ -266,7 +294,7 @@ def _before_all(module: Module) -> list[ast.Call]:
 
 
 def _selected_first(module: Module, select: ast.Call, early: ast.Call) -> tuple[Edit, ...]:
-    """The choice of the device before the first use, by what a launcher tells."""
+    """Select the device by LOCAL_RANK before the first use of CUDA."""
     statement = module.index.statement(select)
     if module.spawns or not isinstance(statement, ast.Expr) or each_rank(module, select.args[0]) != LOCAL_RANKS:
         return ()
@@ -280,39 +308,39 @@ def _block(module: Module, node: ast.AST) -> ast.AST:
 
 
 def _is_plain(module: Module, given: ast.expr) -> bool:
-    """CUDA without an index."""
+    """Whether a device is CUDA without an index."""
     return value(module, given) in ("cuda", TorchDevice("cuda"))
 
 
 def _touches(module: Module) -> list[ast.Call]:
-    found = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
+    calls = [c for c in module.method_calls.get("cuda", ()) if argument(c, 0, "device") is None and not has_more(c)]
     for call in module.method_calls.get("to", ()):
         given = argument(call, 0, "device")
         if given is not None and value(module, given) in ("cuda", TorchDevice("cuda")):
-            found.append(call)
+            calls.append(call)
     on_device = [
         c for c in created(module) if (given := argument(c, None, "device")) is not None and _is_plain(module, given)
     ]
-    found += on_device
-    found += module.calls("cuda.synchronize", "cuda.mem_get_info", "cuda.init")
-    return sorted(found, key=lambda c: (c.lineno, c.col_offset))
+    calls += on_device
+    calls += module.calls("cuda.synchronize", "cuda.mem_get_info", "cuda.init")
+    return sorted(calls, key=lambda c: (c.lineno, c.col_offset))
 
 
 @set_device_from_global_rank.look
 def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
-    """All ranks of a later node, and none of the first, select a GPU that is not there."""
+    """All ranks of a later node, and none of the first node, select a GPU that does not exist."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log011_020_device_errors import ORDINAL
     from ddpdoctor.rules.log.signatures import finding_of
 
     lines = matching_lines(log, ORDINAL)
-    nodes = {_node(each) for each in lines}
+    nodes = {_node(line) for line in lines}
     first = {_node(line) for line in (*log.lines, *log.tails) if line.who.rank == 0}
     if not lines or None in nodes or not first or first & nodes:
         return
     own = {line.who.rank for line in log.lines if _node(line) in nodes} - {None}
     if own and own <= {line.who.rank for line in lines}:
-        title = "The device is chosen by the global rank: all ranks of a later node fail, none of the first"
+        title = "The GPU is selected by the global rank: only ranks of later nodes fail"
         yield finding_of(log, lines, title, blames_speaker=True)
 
 

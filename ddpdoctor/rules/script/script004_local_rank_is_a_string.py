@@ -1,4 +1,4 @@
-"""SCRIPT004: the text of LOCAL_RANK where a number is needed."""
+"""SCRIPT004: LOCAL_RANK is used as a string where a number is needed."""
 
 from __future__ import annotations
 
@@ -24,38 +24,51 @@ def local_rank_is_a_string(script: Script) -> Iterator[Finding]:
     """LOCAL_RANK is used as a string.
 
     ## Why it matters
-    Variables are text. As a device it ends with `Invalid device string: '0'` or `argument 'index' (position 2) must be
-    int, not str`; compared with a number it is silently never equal, so that no rank acts as the first one.
+    Environment variables are strings: as a device this fails with `Invalid device string: '0'` or `argument 'index'
+    (position 2) must be int, not str`. Compared with a number it is never equal, so that no rank acts as rank 0,
+    without any error.
 
     ## Fix
-    `int(os.environ["LOCAL_RANK"])`.
+    Convert it: `int(os.environ["LOCAL_RANK"])`.
+
+    ## Example
+        # before
+        local_rank = os.environ["LOCAL_RANK"]
+        torch.cuda.set_device(local_rank)
+        # RuntimeError: Invalid device string: '0'
+
+        # after
+        local_rank = int(os.environ["LOCAL_RANK"])
+        torch.cuda.set_device(local_rank)
     """
     for module in modules(script):
         for node, part, consequence in _as_numbers(module):
-            found = each_rank(module, part)
-            if all(isinstance(v, str) and v.isdigit() for v in found):
+            values = each_rank(module, part)
+            if all(isinstance(v, str) and v.isdigit() for v in values):
                 yield point(
                     module,
                     node,
-                    f"{code(module, part)} is text such as '{found[-1]}' here: {consequence}; expected a number",
+                    f"{code(module, part)} is the string '{values[-1]}', not a number",
                     f"int({code(module, part)})",
+                    label=consequence,
+                    fix=f"Convert it: `int({code(module, part)})`.",
                     edits=(replace(module, part, f"int({code(module, part, 200)})"),),
                 )
 
 
 def _as_numbers(module: Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
-    """Places that need a number: the node, the expression, what a text does there."""
+    """Places that need a number: the node, the expression, and what happens with a string."""
     for node, part in choices(module):
-        yield node, part, 'torch knows no such device ("Invalid device string")'
+        yield node, part, 'torch raises "Invalid device string"'
     for call in module.calls("dist.init_process_group", "DistributedSampler"):
         for name in ("rank", "world_size", "num_replicas"):
             given = argument(call, None, name)
             if given is not None:
-                yield call, given, "torch compares it with a number and raises a TypeError"
+                yield call, given, "torch raises a TypeError"
     if "environ" in module.text or "getenv" in module.text:
-        for each in module.index.parents:
-            if isinstance(each, ast.Compare) and len(each.ops) == 1:
-                yield from _compared(module, each)
+        for compare in module.index.parents:
+            if isinstance(compare, ast.Compare) and len(compare.ops) == 1:
+                yield from _compared(module, compare)
 
 
 def _compared(module: Module, node: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr, str]]:
@@ -66,6 +79,6 @@ def _compared(module: Module, node: ast.Compare) -> Iterator[tuple[ast.expr, ast
         number = value(module, against)
         if isinstance(op, (ast.Eq, ast.NotEq)) and type(number) is int and number >= 0:
             never = "never" if isinstance(op, ast.Eq) else "always"
-            yield node, part, f"the condition is {never} true, whatever the rank"
+            yield node, part, f"this condition is {never} true"
         elif isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and type(number) is int:
-            yield node, part, "TypeError: '<' not supported between instances of 'str' and 'int'"
+            yield node, part, "TypeError: '<' not supported between 'str' and 'int'"

@@ -25,7 +25,7 @@ _OWN = ((None, "rank"), (None, "store"))
 
 
 def _other_scheduler(module: Module) -> bool:
-    """The file takes its ranks from Slurm or MPI: then nobody but itself sets the master."""
+    """Whether the file reads its rank from Slurm or MPI: then it sets the master address itself."""
     return any(name in VARIABLES and name not in TORCHRUN for name, _, _ in reads(module))
 
 
@@ -34,10 +34,27 @@ def local_rank_unset_under_spawn(script: Script) -> Iterator[Finding]:
     """The script reads LOCAL_RANK, which mp.spawn does not set.
 
     ## Why it matters
-    `KeyError: 'LOCAL_RANK'` in every child: mp.spawn passes the index as first argument and sets no variable.
+    Every child fails with `KeyError: 'LOCAL_RANK'`. mp.spawn passes the index as the first argument and sets no
+    environment variable.
 
     ## Fix
-    Use the index that mp.spawn passes, or start the script with torchrun and without mp.spawn.
+    Use the index that mp.spawn passes as the first argument.
+
+    Or start the script with torchrun, without mp.spawn.
+
+    ## Example
+        # before
+        def main(index):
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            # KeyError: 'LOCAL_RANK'
+
+        mp.spawn(main, nprocs=4)
+
+        # after
+        def main(index):
+            torch.cuda.set_device(index)
+
+        mp.spawn(main, nprocs=4)
     """
     for module in modules(script):
         children = _spawned(module)
@@ -51,10 +68,9 @@ def local_rank_unset_under_spawn(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     node,
-                    f"{name} is read in {function.name}, which mp.spawn starts without it (KeyError: '{name}'); "
-                    "expected the index that "
-                    "mp.spawn passes",
+                    f"{name} is not set in {function.name}(), which mp.spawn starts",
                     "the first argument of the spawned function",
+                    label=f"KeyError: '{name}'",
                     edits=_by_index(module, node, function, name),
                 )
 
@@ -62,7 +78,7 @@ def local_rank_unset_under_spawn(script: Script) -> Iterator[Finding]:
 def _by_index(
     module: Module, node: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef | None, name: str
 ) -> tuple[Edit, ...]:
-    """The index that mp.spawn passes, in the function that it runs itself."""
+    """Replace the variable with the index that mp.spawn passes, in the spawned function itself."""
     own = any(s.function is function and s.indexed for s in module.spawns)
     if function is None or not own or not function.args.args or name == "WORLD_SIZE":
         return ()
@@ -76,39 +92,39 @@ def _in_try(module: Module, node: ast.AST) -> bool:
 
 
 def _spawned(module: Module) -> set[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions that only run in children of mp.spawn, and what they call."""
-    found = {s.function for s in module.spawns if s.how == "spawn" and s.function is not None}
-    waiting = list(found)
+    """The functions that run only in children of mp.spawn, and the functions that they call."""
+    functions = {s.function for s in module.spawns if s.how == "spawn" and s.function is not None}
+    waiting = list(functions)
     while waiting:
         function = waiting.pop()
         for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
             target = module.target(call)
-            if target is None or target.module is not module or target.function in found:
+            if target is None or target.module is not module or target.function in functions:
                 continue
-            if all(module.index.function_of(c) in found for c in module.callers.get(target.function, ())):
-                found.add(target.function)
+            if all(module.index.function_of(c) in functions for c in module.callers.get(target.function, ())):
+                functions.add(target.function)
                 waiting.append(target.function)
-    return found
+    return functions
 
 
 def _under_launcher(module: Module, start: Start | None) -> str:
-    """By whom the script is started as far as can be told: for the message; "" when by nobody that sets ranks."""
+    """The launcher that sets the ranks, as far as it is known, for the message; "" if there is none."""
     if start is not None:
         return start.launcher.value if start.gives_ranks and not module.spawns else ""
     if module.spawns or _other_scheduler(module):
         return ""
     if reads_ranks(module):
-        return "torchrun, whose variables this script reads,"
-    return "the launcher that this script needs for its rank" if _needs_ranks(module) else ""
+        return "torchrun"
+    return "the launcher" if _needs_ranks(module) else ""
 
 
 def _needs_ranks(module: Module) -> bool:
-    """A program that joins its group by env:// and sets no RANK: somebody has to start it who does."""
+    """Whether the program joins its group with env:// and sets no RANK, so that a launcher has to set it."""
     calls = module.calls("dist.init_process_group")
     if not calls or not module.is_program or any(s.name == "RANK" for s in sets(module)):
         return False
     given = [argument(call, position, name) for call in calls for position, name in ((1, "init_method"), *_OWN)]
-    return all(each is None for each in given) and not any(has_more(call) for call in calls)
+    return all(value_given is None for value_given in given) and not any(has_more(call) for call in calls)
 
 
 @cause("SCRIPT006", "master-addr-overwritten", Severity.ERROR)
@@ -116,12 +132,22 @@ def master_addr_overwritten(script: Script, launch: Launch | None = None) -> Ite
     """The script overwrites MASTER_ADDR or MASTER_PORT under a launcher.
 
     ## Why it matters
-    The launcher already hosts the store, at an address of its own. With another one in the environment every rank is a
-    client of a port that nobody opened: `The client socket has timed out after … while trying to connect to (127.0.0.1,
-    29501)`.
+    The launcher already hosts the store at its own address; with another address every rank connects to a port where
+    no process listens. All ranks fail with `The client socket has timed out after … while trying to connect to
+    (127.0.0.1, 29501)`.
 
     ## Fix
-    Delete the assignment, or use `os.environ.setdefault`, which leaves a launcher's value alone.
+    Delete the assignment, or use `os.environ.setdefault`, which keeps the launcher's value.
+
+    ## Example
+        # before
+        os.environ["MASTER_PORT"] = "29501"
+        dist.init_process_group("nccl")
+        # The client socket has timed out after 600000ms while trying to connect to (127.0.0.1, 29501)
+
+        # after
+        os.environ.setdefault("MASTER_PORT", "29501")
+        dist.init_process_group("nccl")
     """
     for module in modules(script):
         start = start_of(module, launch)
@@ -129,26 +155,25 @@ def master_addr_overwritten(script: Script, launch: Launch | None = None) -> Ite
         for setting in sets(module) if under else ():
             text = setting.text or (setting.default if start is not None else None)
             drawn = text is None and _is_drawn(setting)
-            text = "a port that each rank finds for itself" if drawn else text
+            text = "a random port on each rank" if drawn else text
             if setting.name not in ("MASTER_ADDR", "MASTER_PORT") or text is None or _agrees(text, start):
                 continue
             yield point(
                 module,
                 setting.node,
-                f"{setting.name} becomes {text} here, but under {under} the store is elsewhere: every rank "
-                "waits for a port that "
-                "nobody opened; expected the launcher's value",
+                f"{setting.name} is overwritten with {text}, but {under} sets it",
                 f"no assignment to {setting.name}",
-                fix="Delete the line"
+                label="no process listens there: timeout",
+                fix="Delete this line."
                 if drawn
-                else f'Delete the line, or write os.environ.setdefault("{setting.name}", "{text}").',
+                else f'Delete this line, or write `os.environ.setdefault("{setting.name}", "{text}")`.',
                 severity=None if start is not None or reads_ranks(module) else Severity.WARNING,
                 edits=_default(setting) if not drawn else (),
             )
 
 
 def _is_drawn(setting: Setting) -> bool:
-    """A port that a random number or a function for free ports gives: another one in every process."""
+    """Whether the value is a random number or a free port: each process gets a different one."""
     module = setting.module
     calls = [n for n in ast.walk(setting.given) if isinstance(n, ast.Call)]
     names = [module.names.of(c.func) or "" for c in calls]
@@ -157,7 +182,7 @@ def _is_drawn(setting: Setting) -> bool:
 
 
 def _default(setting: Setting) -> tuple[Edit, ...]:
-    """setdefault in place of an assignment; an update of the environment without the variable."""
+    """Replace the assignment with setdefault, or remove the variable from the update of the environment."""
     module = setting.module
     if isinstance(setting.node, ast.Call) and module.names.of(setting.node.func) == "os.environ.update":
         is_keyword = any(k.value is setting.given for k in setting.node.keywords)
@@ -169,7 +194,7 @@ def _default(setting: Setting) -> tuple[Edit, ...]:
 
 
 def _agrees(text: str, start: Start | None) -> bool:
-    """What a static launch line says itself."""
+    """Whether a static launch line has the same value."""
     plan = start.line.plan if start is not None else None
     if plan is None or plan.backend != "static":
         return False
@@ -181,11 +206,21 @@ def rank_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Fi
     """The script hard-codes RANK under a launcher.
 
     ## Why it matters
-    Every process is the same rank and waits for the others: `wait timeout after …, keys: /default_pg/0//cpu//0/1` on
-    all of them, or `Timed out after 1801 seconds waiting for clients. 1/2 clients joined.`
+    Every process has the same rank and waits for the others. All of them fail with `wait timeout after …, keys:
+    /default_pg/0//cpu//0/1`, or with `Timed out after 1801 seconds waiting for clients. 1/2 clients joined.`
 
     ## Fix
-    Delete the assignments: the launcher sets RANK, LOCAL_RANK and WORLD_SIZE for each worker.
+    Delete the assignments: the launcher sets RANK, LOCAL_RANK, and WORLD_SIZE for each worker.
+
+    ## Example
+        # before
+        os.environ["RANK"] = "0"
+        os.environ["WORLD_SIZE"] = "2"
+        dist.init_process_group("gloo")
+        # Timed out after 1801 seconds waiting for clients. 1/2 clients joined.
+
+        # after
+        dist.init_process_group("gloo")
     """
     for module in modules(script):
         start = start_of(module, launch)
@@ -202,10 +237,9 @@ def rank_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Fi
             yield point(
                 module,
                 setting.node,
-                f"RANK becomes {setting.text} in every process that a launcher starts"
-                + (f", in a world of {world}" if world else "")
-                + ": all wait for the other ranks; expected the launcher's value",
+                f"RANK is hard-coded to {setting.text} under a launcher" + (f" (world size {world})" if world else ""),
                 "no assignment to RANK",
+                label="all processes get this rank and wait",
                 edits=_of_launcher(module) if isinstance(setting.node, ast.stmt) else (),
             )
 
@@ -219,14 +253,22 @@ def _is_alone_by_arguments(module: Module) -> bool:
 
 @cause("SCRIPT008", "world-size-one-hard-coded", Severity.ERROR)
 def world_size_one_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
-    """The script hard-codes a world of one, so every process trains alone.
+    """The script hard-codes a world size of 1, so that every process trains alone.
 
     ## Why it matters
-    A launcher starts N processes and each one is a job of its own: N trainings that never exchange a gradient, exit
-    code 0, and an all_reduce that gives back its own value.
+    The launcher starts N processes, and each of them trains as a job of its own without exchanging gradients. There
+    is no error: the exit code is 0, and all_reduce returns its own input.
 
     ## Fix
-    Delete rank=0, world_size=1 and the assignments to RANK and WORLD_SIZE.
+    Delete `rank=0, world_size=1` and the assignments to RANK and WORLD_SIZE.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl", rank=0, world_size=1)
+        # exit code 0, but each process trained alone
+
+        # after
+        dist.init_process_group("nccl")
     """
     for module in modules(script):
         start = start_of(module, launch)
@@ -240,26 +282,27 @@ def world_size_one_hard_coded(script: Script, launch: Launch | None = None) -> I
             yield point(
                 module,
                 node,
-                f"the world has one rank here, whatever {under} starts: every process trains alone and nothing says "
-                "so; expected the "
-                "launcher's world size",
+                f"the world size is 1: every process that {under} starts trains alone",
                 "no world_size=1",
+                label="no gradients are exchanged",
                 edits=_of_all(module, node),
             ).if_certain(certain)
             break
 
 
 def _of_all(module: Module, node: ast.AST) -> tuple[Edit, ...]:
-    """Without the numbers of one process, in the call and in the environment."""
+    """Remove rank and world size, from the call and from the environment."""
     numbers = [k.value for k in node.keywords if k.arg in ("rank", "world_size")] if isinstance(node, ast.Call) else []
     call = without_argument(module, node, *numbers) if isinstance(node, ast.Call) else ()
     return (*call, *_of_launcher(module))
 
 
 def _of_launcher(module: Module) -> tuple[Edit, ...]:
-    """No numbers of the launcher written down."""
-    fixed = [s.node for s in sets(module) if s.name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") and s.text is not None]
-    return tuple(delete(module, each) for each in fixed if isinstance(each, ast.stmt))
+    """Delete hard-coded values of the variables that the launcher sets."""
+    assignments = [
+        s.node for s in sets(module) if s.name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") and s.text is not None
+    ]
+    return tuple(delete(module, statement) for statement in assignments if isinstance(statement, ast.stmt))
 
 
 def _trains(module: Module) -> bool:
@@ -280,7 +323,7 @@ def _worlds_of_one(module: Module) -> Iterator[ast.AST]:
 
 @local_rank_unset_under_spawn.look
 def local_rank_under_spawn(log: Log) -> Iterator[Finding]:
-    """LOCAL_RANK is missing in a child of mp.spawn."""
+    """LOCAL_RANK is not set in a child of mp.spawn."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_spawned
     from ddpdoctor.rules.log.signatures import finding_of

@@ -1,4 +1,4 @@
-"""SCRIPT010, SCRIPT011, SCRIPT012 and SCRIPT014: the arguments of init_process_group."""
+"""SCRIPT010, SCRIPT011, SCRIPT012, and SCRIPT014: the arguments of init_process_group."""
 
 from __future__ import annotations
 
@@ -36,11 +36,19 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
     """A hard-coded tcp:// address is used under a launcher.
 
     ## Why it matters
-    Under torchrun the workers are told that the launcher hosts the store, so nobody listens at the address: `The client
-    socket has timed out after …`. The same line is right under mp.spawn, where rank 0 hosts the store itself.
+    Under torchrun the launcher hosts the store, so that no process listens at this address: `The client socket has
+    timed out after …`. The same line works under mp.spawn, where rank 0 hosts the store itself.
 
     ## Fix
-    Leave init_method out: env:// takes the address that the launcher gives.
+    Leave init_method out: env:// uses the launcher's address.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl", init_method="tcp://10.0.0.1:29501", rank=rank, world_size=size)
+        # The client socket has timed out after 600000ms while trying to connect to (10.0.0.1, 29501)
+
+        # after
+        dist.init_process_group("nccl")
     """
     for module in modules(script):
         start = start_of(module, launch)
@@ -56,32 +64,30 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
             literal = is_literal(module, method)
             address = value(module, method) if literal else _of_option(module, method, start)
             if isinstance(address, str) and address.startswith("tcp://"):
-                under = "torchrun" if certain else "torchrun, whose RANK and LOCAL_RANK this script reads,"
                 yield point(
                     module,
                     method,
-                    f"{address} is written into the script, but under {under} nobody listens there: every rank waits "
-                    "until the "
-                    "timeout; expected env://",
+                    f"{address} is hard-coded, but torchrun hosts the store at its own address",
                     "no init_method",
+                    label="no process listens at this address: timeout",
                     edits=without_argument(module, call, method),
                 )
 
 
 def _of_option(module: Module, method: ast.expr, start: Start | None) -> object:
-    """What an option holds under a launch line: what the line gives, or its default."""
+    """The value of an option under a launch line: from the line, or the default."""
     option = module.options.get(method.attr) if isinstance(method, ast.Attribute) else None
     if start is None or option is None or not isinstance(method, ast.Attribute):
         return None
     if any(attr == method.attr for _, attr in module.index.attributes):
-        return None  # the script writes another one over it
+        return None  # the script overwrites it
     flags = [a.value for a in option.args if isinstance(a, ast.Constant)]
-    words = [word.text for word in start.line.argv]
-    given = [at for at, word in enumerate(words) if word.partition("=")[0] in flags]
+    arguments = [word.text for word in start.line.argv]
+    given = [at for at, word in enumerate(arguments) if word.partition("=")[0] in flags]
     if not given:
         return value(module, argument(option, None, "default"))
-    _, equals, text = words[given[-1]].partition("=")
-    return text if equals else next(iter(words[given[-1] + 1 :]), None)
+    _, equals, text = arguments[given[-1]].partition("=")
+    return text if equals else next(iter(arguments[given[-1] + 1 :]), None)
 
 
 @cause(
@@ -94,18 +100,27 @@ def init_method_without_rank(script: Script) -> Iterator[Finding]:
     """A tcp:// init method is used without rank and world_size.
 
     ## Why it matters
-    `Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing`, although RANK is set: tcp://
-    does not read the environment. file:// does not either.
+    It fails with `Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing` even if RANK
+    is set. Neither tcp:// nor file:// reads the environment.
 
     ## Fix
-    Pass rank= and world_size=, or use env://.
+    Pass `rank=` and `world_size=`, or use env://.
+
+    ## Example
+        # before
+        dist.init_process_group("gloo", init_method="tcp://10.0.0.1:29501")
+        # ValueError: Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing
+
+        # after
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group("gloo", init_method="tcp://10.0.0.1:29501", rank=rank, world_size=size)
     """
     for module in modules(script):
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
             address = _beginning(module, method)
             if value(module, argument(call, 0, "backend")) == "mpi":
-                continue  # MPI knows its ranks, and asks no init method
+                continue  # MPI provides the ranks, and the init method is not used
             if has_more(call) or not address.startswith(("tcp://", "file://")) or "?" in address:
                 continue
             given = {name for name in ("rank", "world_size") if argument(call, None, name) is not None}
@@ -115,15 +130,15 @@ def init_method_without_rank(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    f"{scheme}:// without {' and '.join(missing)}: it does not read the environment "
-                    f'("{missing[0].replace("_", " ")} parameter missing"); expected rank= and world_size=',
+                    f"{scheme}:// without {' and '.join(missing)}: it does not read the environment",
                     "rank= and world_size=, or env://",
-                    edits=_told(module, call, missing, method),
+                    label=f"{missing[0].replace('_', ' ')} parameter missing",
+                    edits=_ranks_passed(module, call, missing, method),
                 )
 
 
 def _beginning(module: Module, method: ast.expr | None) -> str:
-    """What is known of an address: all of it, or the text that stands in the expression that puts it together."""
+    """The known part of an address: all of it, or the literal text in the expression that builds it."""
     whole = value(module, method)
     if isinstance(whole, str) or method is None:
         return whole if isinstance(whole, str) else ""
@@ -138,15 +153,15 @@ def _beginning(module: Module, method: ast.expr | None) -> str:
 
 
 def _begins_with_text(made: ast.expr | None) -> bool:
-    """Whether an expression that puts a text together has a constant at its beginning."""
+    """Whether an expression that builds a string begins with a constant."""
     while isinstance(made, ast.BinOp):
         made = made.left
     first = made.values[0] if isinstance(made, ast.JoinedStr) and made.values else made
     return isinstance(first, ast.Constant)
 
 
-def _told(module: Module, call: ast.Call, missing: list[str], method: ast.expr | None) -> tuple[Edit, ...]:
-    """With the names that the function knows the numbers by; without the address where a launcher knows them."""
+def _ranks_passed(module: Module, call: ast.Call, missing: list[str], method: ast.expr | None) -> tuple[Edit, ...]:
+    """Pass the missing numbers by the names that the function has for them; drop the address where a launcher sets it."""
     function = module.index.function_of(call)
     known = module.index.scopes[function].names if function is not None else {}
     if all(name in known for name in missing):
@@ -163,10 +178,20 @@ def init_method_unknown(script: Script) -> Iterator[Finding]:
     """The init method uses a scheme that torch does not know.
 
     ## Why it matters
-    `RuntimeError: No rendezvous handler for slurm://`: torch knows env://, tcp:// and file:// only.
+    It fails with `RuntimeError: No rendezvous handler for slurm://`. torch knows only env://, tcp:// and file://.
 
     ## Fix
-    env://, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set from the scheduler's variables.
+    Use env://, and set RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT from the scheduler's variables.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl", init_method="slurm://")
+        # RuntimeError: No rendezvous handler for slurm://
+
+        # after
+        os.environ["RANK"] = os.environ["SLURM_PROCID"]
+        os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
+        dist.init_process_group("nccl", init_method="env://")
     """
     for module in modules(script):
         if "register_rendezvous_handler" in module.text or "torch_xla" in module.text:
@@ -180,12 +205,13 @@ def init_method_unknown(script: Script) -> Iterator[Finding]:
                 continue
             scheme = _SCHEME.match(address)
             if scheme is None or scheme[1] not in KNOWN:
-                seen = f"{scheme[1]}://" if scheme is not None else repr(address)
+                shown = f"{scheme[1]}://" if scheme is not None else repr(address)
                 yield point(
                     module,
                     method,
-                    f'torch has no rendezvous for {seen} ("No rendezvous handler for …"); expected env://, tcp:// or file://',
+                    f"init_method {shown} has no scheme that torch knows",
                     "env://",
+                    label=f"No rendezvous handler for {shown}" if scheme is not None else "No rendezvous handler for …",
                     edits=(replace(module, method, '"env://"'),),
                 )
 
@@ -195,11 +221,19 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
     """rank and world_size are passed to init_process_group by position.
 
     ## Why it matters
-    The second positional argument is init_method and the third is timeout: `TypeError: Expected timeout argument to be
-    of type datetime.timedelta`, about a timeout that nobody set.
+    The second positional argument is init_method and the third is timeout. The error is about a timeout that you
+    never set: `TypeError: Expected timeout argument to be of type datetime.timedelta`.
 
     ## Fix
-    `init_process_group(backend, rank=rank, world_size=world_size)`.
+    Pass them by name: `init_process_group(backend, rank=rank, world_size=world_size)`.
+
+    ## Example
+        # before
+        dist.init_process_group("gloo", rank, world_size)
+        # TypeError: Expected timeout argument to be of type datetime.timedelta
+
+        # after
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
     """
     for module in modules(script):
         for call in module.calls(INIT):
@@ -216,9 +250,9 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
             yield point(
                 module,
                 call,
-                f"{code(module, wrong[0])} stands where {where} is expected, so that init_process_group raises a "
-                "TypeError; expected rank= and world_size= by name",
+                f"{code(module, wrong[0])} is passed by position and becomes {where}",
                 f"{named[0]}={code(module, wrong[0])}",
+                label=f"TypeError: pass {named[0]}= by name",
                 edits=edits if len(set(named)) == len(named) else (),
             )
 
@@ -226,11 +260,11 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
 def _is_number(module: Module, node: ast.expr, at: int) -> bool:
     if at == 3:
         return False
-    found = value(module, node)
-    if type(found) is int or all(type(v) is int for v in each_rank(module, node)):
+    content = value(module, node)
+    if type(content) is int or all(type(v) is int for v in each_rank(module, node)):
         return at == 1 or not isinstance(node, ast.Constant) or node.value not in (None, -1)
     text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return not isinstance(found, (str, CallResult)) and bool(_RANKS.match(text))
+    return not isinstance(content, (str, CallResult)) and bool(_RANKS.match(text))
 
 
 def _name_of(node: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""SCRIPT013: the timeout of a process group, which is a timedelta."""
+"""SCRIPT013: the timeout of a process group has to be a timedelta."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 
 def _is_time(module: Module, node: ast.expr) -> bool:
-    found = value(module, node)
-    return isinstance(found, CallResult) and found.name == "timedelta"
+    timeout = value(module, node)
+    return isinstance(timeout, CallResult) and timeout.name == "timedelta"
 
 
 @cause(
@@ -30,11 +30,19 @@ def timeout_not_a_timedelta(script: Script) -> Iterator[Finding]:
     """The timeout is not a timedelta of the intended length.
 
     ## Why it matters
-    A number ends with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted and
-    means 1800 days: a hang is then never noticed.
+    A number fails with `Expected timeout argument to be of type datetime.timedelta`. `timedelta(1800)` is accepted
+    but means 1800 days, so that a hang is never noticed.
 
     ## Fix
-    `timeout=timedelta(minutes=30)`.
+    Pass a timedelta with a unit: `timeout=timedelta(minutes=30)`.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl", timeout=1800)
+        # TypeError: Expected timeout argument to be of type datetime.timedelta
+
+        # after
+        dist.init_process_group("nccl", timeout=timedelta(seconds=1800))
     """
     for module in modules(script):
         for call in module.calls(INIT, "dist.new_group", "dist.monitored_barrier"):
@@ -49,16 +57,16 @@ def timeout_not_a_timedelta(script: Script) -> Iterator[Finding]:
 
 
 def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
-    found = value(module, given)
-    if isinstance(found, (int, float)) and not isinstance(found, bool):
+    timeout = value(module, given)
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool):
         text = code(module, given)
         yield point(
             module,
             given,
-            f"the timeout is the number {found:g}: torch raises a TypeError, because it wants a datetime.timedelta; "
-            "expected "
+            f"timeout={timeout:g} is a number, not a timedelta",
             f"timedelta(seconds={text})",
-            f"timedelta(seconds={text})",
+            label="TypeError: pass a timedelta",
+            fix=f"Write `timedelta(seconds={text})`.",
             edits=as_timedelta(module, given),
         )
     elif _is_numeric_option(module, given):
@@ -66,31 +74,33 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
         yield point(
             module,
             given,
-            f"{text} is a number from the command line: torch raises a TypeError, because it wants a "
-            f"datetime.timedelta; expected timedelta(seconds={text})",
+            f"{text} is a number from the command line, not a timedelta",
             f"timedelta(seconds={text})",
+            label="TypeError: pass a timedelta",
+            fix=f"Write `timedelta(seconds={text})`.",
             edits=as_timedelta(module, given),
         )
     elif (
-        isinstance(found, CallResult)
-        and found.name == "timedelta"
-        and len(found.call.args) == 1
-        and not found.call.keywords
+        isinstance(timeout, CallResult)
+        and timeout.name == "timedelta"
+        and len(timeout.call.args) == 1
+        and not timeout.call.keywords
     ):
-        days = value(module, found.call.args[0])
+        days = value(module, timeout.call.args[0])
         if isinstance(days, (int, float)) and days >= 10:
             yield point(
                 module,
-                found.call,
-                f"timedelta({days:g}) is {days:g} days, so that a hang is never noticed; expected "
+                timeout.call,
+                f"timedelta({days:g}) means {days:g} days: a hang is never noticed",
                 f"timedelta(seconds={days:g})",
-                f"timedelta(seconds={days:g})",
-                edits=(replace(module, found.call.args[0], f"seconds={code(module, found.call.args[0])}"),),
+                label="the first argument is days",
+                fix=f"Write `timedelta(seconds={days:g})`.",
+                edits=(replace(module, timeout.call.args[0], f"seconds={code(module, timeout.call.args[0])}"),),
             )
 
 
 def as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
-    """A number of seconds as the timedelta that torch wants."""
+    """Wrap a number of seconds in the timedelta that torch expects."""
     return (
         replace(module, given, f"timedelta(seconds={code(module, given)})"),
         *imported(module, "timedelta", "from datetime import timedelta"),
@@ -98,7 +108,7 @@ def as_timedelta(module: Module, given: ast.expr) -> tuple[Edit, ...]:
 
 
 def _is_numeric_option(module: Module, given: ast.expr) -> bool:
-    """`args.timeout` of an option with `type=int` or `type=float`."""
+    """Whether the value is `args.timeout` of an option with `type=int` or `type=float`."""
     option = module.options.get(given.attr) if isinstance(given, ast.Attribute) else None
     kind = argument(option, None, "type") if option is not None else None
     return kind is not None and module.names.of(kind) in ("int", "float")

@@ -1,9 +1,10 @@
-"""SCRIPT015 and SCRIPT016: options and stores that are given to init_process_group."""
+"""SCRIPT015 and SCRIPT016: options and stores that are passed to init_process_group."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -16,6 +17,16 @@ from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 
+MASTER = "Pass `is_master=(rank == 0)`."
+
+
+class _Problem(NamedTuple):
+    """The headline of a finding, the text of its caret, and the fix."""
+
+    message: str
+    label: str
+    fix: str
+
 
 @cause(
     "SCRIPT015",
@@ -27,11 +38,20 @@ def pg_options_is_a_dict(script: Script) -> Iterator[Finding]:
     """pg_options is a plain dict.
 
     ## Why it matters
-    Gloo ignores it without a word. NCCL raises `Expected backend_options argument to be of type
-    ProcessGroupNCCL.Options`.
+    Gloo ignores it silently. NCCL raises `Expected backend_options argument to be of type ProcessGroupNCCL.Options`.
 
     ## Fix
-    `timeout=` for a timeout; `dist.ProcessGroupNCCL.Options()` and its attributes for the rest.
+    Pass `timeout=` for a timeout, or a `dist.ProcessGroupNCCL.Options()` object.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl", pg_options={"is_high_priority_stream": True})
+        # AssertionError: Expected backend_options argument to be of type ProcessGroupNCCL.Options
+
+        # after
+        options = dist.ProcessGroupNCCL.Options()
+        options.is_high_priority_stream = True
+        dist.init_process_group("nccl", pg_options=options)
     """
     for module in modules(script):
         for call in module.calls(INIT, "dist.new_group"):
@@ -43,10 +63,9 @@ def pg_options_is_a_dict(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     given,
-                    "pg_options is a dict: Gloo ignores it and NCCL raises an AssertionError; expected "
-                    "ProcessGroupNCCL.Options, or "
-                    "timeout=",
+                    "pg_options is a dict, not a ProcessGroupNCCL.Options object",
                     "timeout=, or ProcessGroupNCCL.Options()",
+                    label="ignored by Gloo, AssertionError with NCCL",
                     edits=without_argument(module, call, given),
                 )
 
@@ -57,28 +76,54 @@ def store_arguments_wrong(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     A number as timeout is a TypeError; `store=` without rank and world_size, or with an init_method, is an
-    AssertionError or a ValueError. A TCPStore that every rank opens as master, or with no master, waits until its
-    timeout, and a HashStore never leaves its process.
+    AssertionError or a ValueError. If every rank or no rank opens a TCPStore as master, the ranks time out, and a
+    HashStore is never shared between processes.
 
     ## Fix
-    `TCPStore(host, port, world_size, is_master=(rank == 0), timeout=timedelta(...))`, given with `rank=` and `world_size=`.
+    Pass `is_master=(rank == 0)` and a timedelta to TCPStore, and `store=` with `rank=` and `world_size=`.
+
+    ## Example
+        # before
+        store = dist.TCPStore(host, port, size, True, timeout=600)
+        dist.init_process_group("gloo", store=store)
+
+        # after
+        store = dist.TCPStore(host, port, size, is_master=(rank == 0), timeout=timedelta(seconds=600))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     """
     for module in modules(script):
         for call in module.calls(INIT):
-            told = _passed(module, call)
-            if told:
+            problem = _passed(module, call)
+            if problem is not None:
                 method = argument(call, 1, "init_method")
                 both = value(module, method) is not None and method is not None
                 edits = without_argument(module, call, method) if both and method is not None else _own(module, call)
-                yield point(module, call, told, "store=, rank= and world_size=", edits=edits)
+                yield point(
+                    module,
+                    call,
+                    problem.message,
+                    "store=, rank= and world_size=",
+                    label=problem.label,
+                    fix=problem.fix,
+                    edits=edits,
+                )
         for call in module.calls("dist.TCPStore"):
-            told = _opened(module, call)
-            if told:
-                yield point(module, call, told, "is_master=(rank == 0)", edits=_opened_once(module, call))
+            problem = _opened(module, call)
+            if problem is not None:
+                edits = _opened_once(module, call)
+                yield point(
+                    module,
+                    call,
+                    problem.message,
+                    "is_master=(rank == 0)",
+                    label=problem.label,
+                    fix=problem.fix,
+                    edits=edits,
+                )
 
 
 def _own(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """The rank and world size that the launcher gives beside a store, the store's own world size where it has one."""
+    """Pass the rank and world size of the launcher with a store, or the world size of the store itself."""
     made = value(module, argument(call, None, "store"))
     if not isinstance(made, CallResult) or made.name not in ("dist.TCPStore", "dist.FileStore") or module.spawns:
         return ()
@@ -95,7 +140,7 @@ def _own(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 
 def _opened_once(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """The timeout as a timedelta; rank 0 as the only master, where a name holds the rank."""
+    """Make the timeout a timedelta; make rank 0 the only master, if a name holds the rank."""
     late, master = argument(call, 4, "timeout"), argument(call, 3, "is_master")
     if late is not None and type(value(module, late)) in (int, float):
         return as_timedelta(module, late)
@@ -108,32 +153,47 @@ def _opened_once(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     return (replace(module, master, "rank == 0"),)
 
 
-def _passed(module: Module, call: ast.Call) -> str:
+def _passed(module: Module, call: ast.Call) -> _Problem | None:
+    """What is wrong with the store that a call of init_process_group passes."""
     given = argument(call, None, "store")
     if value(module, argument(call, 0, "backend")) == "fake":
-        return ""  # torch's world of one process, for tests
+        return None  # torch's world of one process, for tests
     if given is None or has_more(call) or (isinstance(given, ast.Constant) and given.value is None):
-        return ""
+        return None
     if argument(call, 1, "init_method") is not None and value(module, argument(call, 1, "init_method")) is not None:
-        return "store= and init_method= exclude each other (ValueError); expected one of them"
+        return _Problem(
+            "store= and init_method= are both given", "ValueError: they exclude each other", "Pass only one of them."
+        )
     rank, world = argument(call, None, "rank"), argument(call, None, "world_size")
     missing = [n for n, a in (("rank", rank), ("world_size", world)) if a is None]
     if missing:
-        return f"store= without {' and '.join(missing)} ends with an AssertionError; expected both beside the store"
+        names = " and ".join(missing)
+        return _Problem(f"store= without {names}", "AssertionError", f"Pass {names} with the store.")
     size = value(module, world)
     made = value(module, given)
     if isinstance(made, CallResult) and made.name == "dist.HashStore" and size != 1:
-        return "a HashStore lives in one process: the ranks never see each other; expected a TCPStore or a FileStore"
+        return _Problem(
+            "HashStore with more than one process",
+            "it is not shared between processes",
+            "Use a TCPStore or a FileStore.",
+        )
     if type(size) is int and size > 1 and value(module, rank) == 0 and isinstance(rank, ast.Constant):
-        return f"every process says that it is rank 0 of {size}, and all wait for the others; expected its own rank"
-    return ""
+        return _Problem(
+            f"every process is rank 0 of {size}", "all wait for the other ranks", "Pass the rank of the process."
+        )
+    return None
 
 
-def _opened(module: Module, call: ast.Call) -> str:
+def _opened(module: Module, call: ast.Call) -> _Problem | None:
+    """What is wrong with a call of TCPStore."""
     late = argument(call, 4, "timeout")
     if late is not None and type(value(module, late)) in (int, float):
         seconds = code(module, late)
-        return f"TCPStore gets the number {seconds} as timeout (TypeError); expected timedelta(seconds={seconds})"
+        return _Problem(
+            f"TCPStore timeout {seconds} is a number, not a timedelta",
+            "TypeError: pass a timedelta",
+            f"Write `timedelta(seconds={seconds})`.",
+        )
     size, master = value(module, argument(call, 2, "world_size")), argument(call, 3, "is_master")
     used = any(
         isinstance(s := value(module, argument(c, None, "store")), CallResult) and s.call is call
@@ -141,10 +201,10 @@ def _opened(module: Module, call: ast.Call) -> str:
     )
     alone = size == 1 or module.index.function_of(call) in {s.function for s in module.spawns if s.how == "Process"}
     if not used or alone or isinstance(size, bool) or len(rank_contexts(module)) < 2:
-        return ""
+        return None
     everywhere = each_rank(module, master) if master is not None else [False]
     if all(v is True for v in everywhere):
-        return "every rank opens the TCPStore as master, and the second finds its port taken; expected is_master=(rank == 0)"
+        return _Problem("every rank opens the TCPStore as master", "the second rank finds the port in use", MASTER)
     if all(v is False for v in everywhere) and (master is None or isinstance(master, ast.Constant)):
-        return "no rank opens the TCPStore as master, and all wait; expected is_master=(rank == 0)"
-    return ""
+        return _Problem("no rank opens the TCPStore as master", "all ranks wait until the timeout", MASTER)
+    return None

@@ -1,4 +1,4 @@
-"""SCRIPT017, SCRIPT018 and SCRIPT020: the life of the process group, from init to destroy."""
+"""SCRIPT017, SCRIPT018, and SCRIPT020: the process group from init to destroy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _first_tracks(module: Module) -> Iterator[tuple[Simulation, list[Event]]]:
 
 
 def _shown(module: Module, event: Event) -> ast.Call | None:
-    """The call of this file that leads to an event."""
+    """The call in this file that leads to an event."""
     here = [c for c in event.chain if module.index.parents.get(c) is not None]
     return here[-1] if here else None
 
@@ -49,16 +49,28 @@ def _shown(module: Module, event: Event) -> ast.Call | None:
     signatures=(r"initialize the default process group twice",),
 )
 def init_twice(script: Script) -> Iterator[Finding]:
-    """The default process group is initialised twice.
+    """The default process group is initialized twice.
 
     ## Why it matters
-    `ValueError: trying to initialize the default process group twice!`: a framework did it already, or a helper did.
+    It fails with `ValueError: trying to initialize the default process group twice!`. A framework or a helper has
+    already initialized it.
 
     ## Fix
-    Keep one of the calls, or guard it with `if not dist.is_initialized():`.
+    Keep one of the two calls, or guard this one with `if not dist.is_initialized():`.
+
+    ## Example
+        # before
+        accelerator = Accelerator()
+        dist.init_process_group("nccl")
+        # ValueError: trying to initialize the default process group twice!
+
+        # after
+        accelerator = Accelerator()
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
     """
     for module in modules(script):
-        told: set[ast.AST] = set()
+        reported: set[ast.AST] = set()
         for _, events in _first_tracks(module):
             before: Event | None = None
             for event in events:
@@ -66,8 +78,8 @@ def init_twice(script: Script) -> Iterator[Finding]:
                     before = None
                 elif event.name == INIT and before is not None:
                     at = _shown(module, event)
-                    if at is not None and at not in told and not in_try(module, at):
-                        told.add(at)
+                    if at is not None and at not in reported and not in_try(module, at):
+                        reported.add(at)
                         yield _second(module, at, before)
                 elif event.name == INIT or event.name in _FRAMEWORK:
                     before = before or event
@@ -78,10 +90,9 @@ def _second(module: Module, at: ast.Call, first: Event) -> Finding:
     return point(
         module,
         at,
-        f"{by} in line {first.call.lineno} has initialised the process group already: this call raises a ValueError; "
-        "expected "
-        "one of the two",
-        "one initialisation",
+        f"process group is initialized twice (first: {by} in line {first.call.lineno})",
+        "one initialization",
+        label="ValueError: already initialized",
         edits=under(module, module.index.statement(at), f"if not {dist_of(module)}.is_initialized():"),
     )
 
@@ -97,31 +108,43 @@ def process_group_not_initialized(script: Script) -> Iterator[Finding]:
     """A distributed call runs before init_process_group.
 
     ## Why it matters
-    `ValueError: Default process group has not been initialized, please make sure to call init_process_group`: a
-    sampler, a wrapper or a question for the rank comes before init, or after destroy.
+    It fails with `ValueError: Default process group has not been initialized, please make sure to call
+    init_process_group`. A sampler, a wrapper, or get_rank() runs before init, or after destroy.
 
     ## Fix
-    Initialise first; or guard the call with `dist.is_available() and dist.is_initialized()`.
+    Call it after init_process_group and before destroy_process_group.
+
+    Code that also runs without a process group checks `dist.is_available() and dist.is_initialized()` first.
+
+    ## Example
+        # before
+        sampler = DistributedSampler(dataset)
+        # ValueError: Default process group has not been initialized, ...
+        dist.init_process_group("nccl")
+
+        # after
+        dist.init_process_group("nccl")
+        sampler = DistributedSampler(dataset)
     """
     for module in modules(script):
-        told: set[ast.AST] = set()
+        reported: set[ast.AST] = set()
         for _, events in _first_tracks(module):
             for event, reason in _outside(events):
                 at = _shown(module, event)
-                if at is not None and at not in told and not in_try(module, at) and not _asks_first(module, event):
-                    told.add(at)
+                if at is not None and at not in reported and not in_try(module, at) and not _asks_first(module, event):
+                    reported.add(at)
                     yield point(
                         module,
                         at,
-                        f"{code(module, at.func)} needs the process group, which {reason}; expected it between "
-                        "init_process_group and destroy_process_group",
+                        f"{code(module, at.func)}() needs the process group, which {reason}",
                         "after init_process_group",
+                        label="process group has not been initialized",
                         edits=_in_time(module, at, events),
                     )
 
 
 def _in_time(module: Module, at: ast.Call, events: list[Event]) -> tuple[Edit, ...]:
-    """init_process_group goes before the call, or destroy_process_group behind it, in the same block."""
+    """Move init_process_group before the call, or destroy_process_group after it, in the same block."""
     calls = [e.call for e in events if e.name in (INIT, DESTROY) and e.call in module.index.parents]
     statement = module.index.statement(at)
     for call in calls:
@@ -132,18 +155,18 @@ def _in_time(module: Module, at: ast.Call, events: list[Event]) -> tuple[Edit, .
         if not isinstance(other, ast.Expr) or is_init is (call.lineno < at.lineno):
             continue
         if not any(n.id in names for s in between for t in s.targets for n in ast.walk(t) if isinstance(n, ast.Name)):
-            return moved(module, other, statement, behind=not is_init)
+            return moved(module, other, statement, follows=not is_init)
     return ()
 
 
 def _outside(events: list[Event]) -> Iterator[tuple[Event, str]]:
-    """Events that need the process group and stand before its init or after its end."""
+    """Events that need the process group and are before its init or after its destroy."""
     inits = [at for at, e in enumerate(events) if e.name == INIT or e.name in _FRAMEWORK]
     if not inits:
         return
     for event in events[: inits[0]]:
         if _needs_group(event):
-            yield event, f"is initialised only in line {events[inits[0]].call.lineno}"
+            yield event, f"is initialized only in line {events[inits[0]].call.lineno}"
     ends = [at for at, e in enumerate(events) if e.name == DESTROY and e.argument(0, "group") is None]
     if ends and ends[-1] > inits[-1]:
         for event in events[ends[-1] + 1 :]:
@@ -152,7 +175,7 @@ def _outside(events: list[Event]) -> Iterator[tuple[Event, str]]:
 
 
 def _asks_first(module: Module, event: Event) -> bool:
-    """Whether a condition around a call, or an exit before it, asks whether the process group is there."""
+    """Whether a condition around a call, or an exit before it, checks whether the process group exists."""
     inner = conditions(event.frame.module, event.call, event.frame.module.index.statement(event.call))
     tests = [getattr(t.node, "test", t.node) for t in event.tests] + [test for test, _ in inner]
     if any(_asks(event.frame.module, test) or _asks(module, test) for test in tests):
@@ -161,14 +184,14 @@ def _asks_first(module: Module, event: Event) -> bool:
 
 
 def _left_unless(module: Module, call: ast.Call) -> bool:
-    """Whether the function around a call returns before it where there is no process group."""
+    """Whether the function around a call returns before it if there is no process group."""
     function = module.index.function_of(call) if call in module.index.parents else None
     earlier = [s for s in function.body if s.lineno < call.lineno] if function is not None else []
     return any(isinstance(s, ast.If) and _asks(module, s.test) for s in earlier)
 
 
 def _asks(module: Module, test: ast.AST, depth: int = 0) -> bool:
-    """Whether an expression asks torch for the group, itself or through a name or a function of this project."""
+    """Whether an expression checks the process group, directly or through a name or a function of this project."""
     for node in ast.walk(test):
         if isinstance(node, ast.Call) and module.names.of(node.func) in ("dist.is_initialized", "dist.is_available"):
             return True
@@ -199,14 +222,25 @@ def process_group_not_destroyed(script: Script) -> Iterator[Finding]:
     """The script never calls destroy_process_group.
 
     ## Why it matters
-    The training is done, yet now and then a rank ends with `terminate called without an active exception` (exit code
-    -6), and
-    torchrun reports FAILED for a run that was good. NCCL warns at every exit: `process group has NOT been destroyed
-    before it is
-    being destructed`.
+    After a good training a rank sometimes ends with `terminate called without an active exception` (exit code -6),
+    and torchrun reports FAILED. NCCL warns at every exit: `process group has NOT been destroyed before it is being
+    destructed`.
 
     ## Fix
-    `dist.destroy_process_group()` at the end of the program.
+    Call `dist.destroy_process_group()` at the end of the program.
+
+    ## Example
+        # before
+        def main():
+            dist.init_process_group("gloo")
+            train()
+        # terminate called without an active exception
+
+        # after
+        def main():
+            dist.init_process_group("gloo")
+            train()
+            dist.destroy_process_group()
     """
     for module in modules(script):
         if "destroy_process_group" in module.text or module.frameworks or is_test(module) or _may_clean(module):
@@ -218,10 +252,9 @@ def process_group_not_destroyed(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     at,
-                    "this program joins a process group and ends without leaving it: a good run may end with exit "
-                    "code -6; expected "
-                    "destroy_process_group() at its end",
+                    "init_process_group() without destroy_process_group() at the end of the program",
                     "dist.destroy_process_group()",
+                    label="a good run may exit with -6",
                     severity=None if _is_gloo(module) and not _is_forked(module, run) else Severity.NOTE,
                     edits=_destroyed(module, run),
                 )
@@ -229,18 +262,18 @@ def process_group_not_destroyed(script: Script) -> Iterator[Finding]:
 
 
 def _is_gloo(module: Module) -> bool:
-    """The backend with which good runs were seen to end badly."""
+    """Whether the backend is the one with which good runs were seen to end with an error."""
     used = backends(module)
-    return bool(used) and all("gloo" in each for each in used or ())
+    return bool(used) and all("gloo" in name for name in used or ())
 
 
 def _is_forked(module: Module, run: Simulation) -> bool:
-    """A child of a fork ends without the destructors that end badly."""
+    """Whether the process is forked: it ends without the destructors that fail."""
     return any(s.function is run.root and start_method(module, s) == "fork" for s in module.spawns)
 
 
 def _may_clean(module: Module) -> bool:
-    """A function from elsewhere whose name says that it cleans up."""
+    """Whether an imported function has a name that suggests that it cleans up."""
     return any(
         _CLEANS.search(getattr(call.func, "attr", getattr(call.func, "id", "")))
         for call in module.index.calls
@@ -249,7 +282,7 @@ def _may_clean(module: Module) -> bool:
 
 
 def _destroyed(module: Module, run: Simulation) -> tuple[Edit, ...]:
-    """The call at the end of the root that joins the group."""
+    """Add the call at the end of the function that joins the group."""
     body = getattr(run.root, "body", [])
     if isinstance(run.root, ast.Module):
         first = next((e.chain[0] for e in run.traces[0].events if e.name == INIT), None)
@@ -265,28 +298,28 @@ ABORTED = (r"terminate called without an active exception",)
 
 @process_group_not_destroyed.look
 def not_destroyed(log: Log) -> Iterator[Finding]:
-    """C++ ends in this way after any error as well: it is about the end of the script only where none was told before."""
+    """C++ prints this after any error as well: it is about the end of the script only if no error came before."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import signed
 
-    for found in signed(process_group_not_destroyed, log):
+    for finding in signed(process_group_not_destroyed, log):
         if not all(_is_after_an_error(log, line) for line in matching_lines(log, ABORTED)):
-            yield found
+            yield finding
 
 
 def _is_after_an_error(log: Log, line: LogLine) -> bool:
     from ddpdoctor.rules.log.signatures import explained
 
-    told: list[LogLine | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
+    errors: list[LogLine | Traceback] = [*explained(log, "cause", "umbrella", "consequence"), *log.tracebacks]
     return any(
-        each.source == line.source and each.number < line.number and (each.who.rank in (None, line.who.rank))
-        for each in told
+        error.source == line.source and error.number < line.number and (error.who.rank in (None, line.who.rank))
+        for error in errors
     )
 
 
 @process_group_not_initialized.look
 def group_missing(log: Log) -> Iterator[Finding]:
-    """The process group is missed by anything else."""
+    """The process group is missing for anything but batch norm."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
     from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm

@@ -1,4 +1,4 @@
-"""SCRIPT019: SyncBatchNorm, which asks for the process group."""
+"""SCRIPT019: SyncBatchNorm needs a process group."""
 
 from __future__ import annotations
 
@@ -26,12 +26,24 @@ def syncbn_without_process_group(script: Script) -> Iterator[Finding]:
     """SyncBatchNorm runs without a process group.
 
     ## Why it matters
-    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`, an
-    error about process groups from a model that runs on one GPU.
+    In training on a GPU its forward pass asks for the world size: `Default process group has not been initialized`.
+    The error is about process groups, although the model runs on one GPU.
 
     ## Fix
-    Convert to SyncBatchNorm only where the job is distributed, or initialise and start with `torchrun
-    --nproc-per-node=1`.
+    Convert to SyncBatchNorm only in a distributed job, or call init_process_group first.
+
+    A job with one GPU can be started with `torchrun --nproc-per-node=1`.
+
+    ## Example
+        # before
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
+        loss = model(x).sum()
+        # ValueError: Default process group has not been initialized, ...
+
+        # after
+        if dist.is_initialized():
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        loss = model.cuda()(x).sum()
     """
     for module in modules(script):
         trains = bool(module.method_calls.get("backward")) and module.is_program
@@ -49,10 +61,9 @@ def syncbn_without_process_group(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    "SyncBatchNorm asks for the process group, and this program never makes one: its first training "
-                    "step on a GPU "
-                    "fails; expected init_process_group before, or BatchNorm",
+                    "SyncBatchNorm without a process group: this program never creates one",
                     "a process group",
+                    label="the first training step on a GPU fails",
                     edits=(replace(module, call, code(module, call.args[0], 400)),) if _converts(module, call) else (),
                 )
 
@@ -67,7 +78,7 @@ def _is_main(statement: ast.If) -> bool:
 
 @syncbn_without_process_group.look
 def batch_norm_without_group(log: Log) -> Iterator[Finding]:
-    """The process group is missed by SyncBatchNorm."""
+    """The process group is missing for SyncBatchNorm."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
     from ddpdoctor.rules.log.world_sizes import NO_GROUP, is_of_batch_norm

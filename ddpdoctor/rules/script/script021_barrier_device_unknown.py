@@ -1,4 +1,4 @@
-"""SCRIPT021: a barrier before NCCL knows the rank's GPU."""
+"""SCRIPT021: a barrier before NCCL knows the GPU of the rank."""
 
 from __future__ import annotations
 
@@ -27,11 +27,21 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
     """A barrier runs before NCCL knows the device of the rank.
 
     ## Why it matters
-    `devices used by this process are currently unknown. This can potentially cause a hang if this rank to GPU mapping
-    is incorrect`: NCCL guesses the GPU from the rank; a wrong guess hangs or puts two ranks on one GPU.
+    NCCL guesses the GPU from the rank: `devices used by this process are currently unknown. This can potentially
+    cause a hang if this rank to GPU mapping is incorrect`. A wrong guess hangs, or puts two ranks on one GPU.
 
     ## Fix
-    `init_process_group(..., device_id=torch.device("cuda", local_rank))`, or select the device before.
+    Pass `device_id=torch.device("cuda", local_rank)` to init_process_group, or select the GPU first.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl")
+        dist.barrier()
+        # devices used by this process are currently unknown. This can potentially cause a hang ...
+
+        # after
+        dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
+        dist.barrier()
     """
     for module in modules(script):
         used = backends(module)
@@ -42,13 +52,14 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
             is_first = _comes_first(module, call) if is_late else True
             if is_first and argument(call, None, "device_ids", "group") is None and not call.args:
                 init = module.calls("dist.init_process_group")[0]
-                before = " before it" if is_late else ""
+                when = "before the rank selects its GPU" if is_late else "without a selected GPU"
                 yield point(
                     module,
                     call,
-                    f"this barrier lets NCCL guess the rank's GPU, because nothing selects one{before}; expected device_id in "
-                    f"init_process_group (line {init.lineno}) or torch.cuda.set_device",
+                    f"dist.barrier() {when}: NCCL guesses one",
                     "a known device",
+                    label="a wrong guess hangs",
+                    fix=f'Pass `device_id=torch.device("cuda", local_rank)` to init_process_group (line {init.lineno}).',
                     edits=(
                         with_keyword(module, init, f'device_id=torch.device("cuda", {LOCAL})'),
                         *imported(module, "os", "import os"),
@@ -59,7 +70,7 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
 
 
 def _comes_first(module: Module, barrier: ast.Call) -> bool:
-    """Whether each rank of the program calls it before any other collective, and selects its device after it."""
+    """Whether every rank calls it before any other collective, and selects its device only later."""
     if "device_id=" in module.text or "CUDA_VISIBLE_DEVICES" in module.text or module.calls("cuda.device"):
         return False
     if module.text.count("set_device") != len(module.calls(*SELECT)):

@@ -1,4 +1,4 @@
-"""SCRIPT022: CPU tensors that are given to NCCL."""
+"""SCRIPT022: CPU tensors that are passed to NCCL."""
 
 from __future__ import annotations
 
@@ -36,14 +36,26 @@ _TENSORS = {
     signatures=(r"No backend type associated with device type cpu", r"Tensors must be CUDA and dense"),
 )
 def cpu_tensor_with_nccl(script: Script) -> Iterator[Finding]:
-    """A CPU tensor is given to an NCCL collective.
+    """A CPU tensor is passed to an NCCL collective.
 
     ## Why it matters
-    `RuntimeError: No backend type associated with device type cpu`: metrics and lengths are often made without a
-    device.
+    It fails with `RuntimeError: No backend type associated with device type cpu`. Metrics and lengths are often
+    created without a device.
 
     ## Fix
-    Make the tensor on the rank's GPU, or initialise with `backend="cpu:gloo,cuda:nccl"`.
+    Create the tensor on the GPU of the rank.
+
+    `init_process_group("cpu:gloo,cuda:nccl")` allows both.
+
+    ## Example
+        # before
+        total = torch.tensor([loss.item()])
+        dist.all_reduce(total)
+        # RuntimeError: No backend type associated with device type cpu
+
+        # after
+        total = torch.tensor([loss.item()], device="cuda")
+        dist.all_reduce(total)
     """
     for module in modules(script):
         if (
@@ -61,24 +73,24 @@ def cpu_tensor_with_nccl(script: Script) -> Iterator[Finding]:
 
 
 def _cpu(module: Module, call: ast.Call, given: list[ast.expr]) -> Iterator[Finding]:
-    for each in given:
-        made = last_value(module, each)
+    for tensor in given:
+        made = last_value(module, tensor)
         if isinstance(made, ast.Call) and _stays_on_cpu(module, made):
             device = argument(made, None, "device")
-            if (device is None or value(module, device) == "cpu") and not _moved(module, each):
+            if (device is None or value(module, device) == "cpu") and not _moved(module, tensor):
                 yield point(
                     module,
                     call,
-                    f"{code(module, each)} is made on the CPU (line {made.lineno}) and NCCL takes CUDA tensors only "
-                    '("No backend type associated with device type cpu"); expected it on the GPU of the rank',
+                    f"{code(module, tensor)} is a CPU tensor (line {made.lineno}), but NCCL needs CUDA tensors",
                     'device="cuda"',
+                    label="No backend type associated with device type cpu",
                     edits=_on_gpu(module, made, device),
                 )
                 return
 
 
 def _stays_on_cpu(module: Module, made: ast.Call) -> bool:
-    """What a call makes lies on the CPU: a new tensor, or `x.cpu()`."""
+    """Whether the result of a call is on the CPU: a new tensor, or `x.cpu()`."""
     name = module.names.of(made.func)
     if isinstance(made.func, ast.Attribute) and made.func.attr == "cpu" and not made.args:
         return name is None
@@ -87,7 +99,7 @@ def _stays_on_cpu(module: Module, made: ast.Call) -> bool:
 
 
 def _in_device_context(module: Module, node: ast.AST) -> bool:
-    """`with torch.device("cuda"):` around it."""
+    """Whether `with torch.device("cuda"):` is around it."""
     items = [i for p, _ in module.index.enclosing(node) if isinstance(p, (ast.With, ast.AsyncWith)) for i in p.items]
     return any("device" in ast.unparse(item.context_expr) for item in items)
 
@@ -103,6 +115,6 @@ def _on_gpu(module: Module, made: ast.Call, device: ast.expr | None) -> tuple[Ed
 
 
 def _moved(module: Module, node: ast.expr) -> bool:
-    """Whether the tensor's own data goes to a device in place."""
+    """Whether the data of the tensor is moved to a device in place."""
     text = ast.unparse(node)
     return any(f"{text}.data = " in line or f"{text} = {text}." in line for line in module.lines)

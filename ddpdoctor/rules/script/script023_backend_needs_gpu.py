@@ -35,11 +35,23 @@ def backend_needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | N
     """The script requires CUDA or nccl where there is no GPU.
 
     ## Why it matters
-    On a machine without a GPU: an AssertionError, or `Distributed package doesn't have NCCL built in`, although the
-    script has a way to run on the CPU.
+    On a machine without a GPU it fails with an AssertionError, or with `Distributed package doesn't have NCCL built
+    in`. The rest of the script may well run on the CPU.
 
     ## Fix
-    `backend="nccl" if torch.cuda.is_available() else "gloo"`, or no backend at all.
+    Choose the backend by the machine: `"nccl" if torch.cuda.is_available() else "gloo"`.
+
+    Without a backend argument, torch chooses it itself.
+
+    ## Example
+        # before
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        dist.init_process_group("nccl")
+        # RuntimeError: Distributed package doesn't have NCCL built in
+
+        # after
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     """
     for module in modules(script):
         if backends(module) != {"nccl"} or module.frameworks:
@@ -49,17 +61,19 @@ def backend_needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | N
             yield point(
                 module,
                 call,
-                "the backend is nccl, and this machine has no GPU that CUDA could use: every rank ends here; expected gloo",
+                "the backend is nccl, but this machine has no CUDA GPU",
                 '"nccl" if torch.cuda.is_available() else "gloo"',
+                label="every rank fails here",
             )
             continue
         if _is_of_cpu(module):
             yield point(
                 module,
                 call,
-                "the backend is nccl, but nothing in this script puts a tensor on a GPU: nccl ends at the first "
-                'collective ("No backend type associated with device type cpu"); expected gloo, or tensors on the GPU',
+                "the backend is nccl, but this script puts no tensor on a GPU",
                 '"nccl" if torch.cuda.is_available() else "gloo"',
+                label="nccl fails at the first collective",
+                fix="Use gloo, or move the tensors to the GPU.",
             )
             continue
         asserted = next((a for a in module.index.parents if _demands(module, a)), None)
@@ -74,23 +88,24 @@ def backend_needs_gpu(script: Script, launch: Launch | None = None, gpu: Gpu | N
             continue
         at: ast.AST = asserted if asserted is not None else call
         line = chosen.lineno if chosen is not None else call.lineno
-        told = (
-            f"line {line} falls back to the CPU, but the backend is nccl whatever the machine has"
+        message = (
+            f"line {line} falls back to the CPU, but the backend is always nccl"
             if chosen is not None
-            else "without a GPU this script stops here, and its backend is nccl whatever the machine has"
+            else "the script stops here without a GPU, and its backend is always nccl"
         )
         yield point(
             module,
             at,
-            f"{told}; expected gloo where there is no GPU",
+            message,
             '"nccl" if torch.cuda.is_available() else "gloo"',
+            label="use gloo where there is no GPU",
             severity=Severity.NOTE,
             edits=_either(module, call),
         )
 
 
 def _is_of_cpu(module: Module) -> bool:
-    """A program that wraps a model of its own which nothing moves to a GPU, and names no device but the CPU."""
+    """Whether the program wraps a model of its own that is never moved to a GPU, and names no device but the CPU."""
     if not module.is_program or _ELSEWHERE.search(module.text) or _has_none_own(module):
         return False
     named = [n.value for n in ast.walk(module.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
@@ -98,7 +113,7 @@ def _is_of_cpu(module: Module) -> bool:
 
 
 def _has_none_own(module: Module) -> bool:
-    """No wrapped model that this file makes itself out of torch's layers or a class of its own."""
+    """Whether no wrapped model is built in this file, from torch's layers or a class of its own."""
     for call in module.calls("DDP"):
         given = argument(call, 0, "module")
         made = last_value(module, given) if given is not None else None
@@ -111,7 +126,7 @@ def _has_none_own(module: Module) -> bool:
 
 
 def _demands(module: Module, node: ast.AST) -> bool:
-    """`assert torch.cuda.is_available()`, or an error where it is not."""
+    """Whether it is `assert torch.cuda.is_available()`, or raises if CUDA is not available."""
     if isinstance(node, ast.If):
         negated = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
         return negated and _asks(module, node.test) and isinstance(node.body[-1], ast.Raise)
@@ -119,7 +134,7 @@ def _demands(module: Module, node: ast.AST) -> bool:
 
 
 def _has_none(gpu: Gpu | None) -> bool:
-    """Whether this machine was asked, and certainly has no GPU."""
+    """Whether this machine was examined and certainly has no GPU."""
     if gpu is None or gpu.devices or gpu.other_accelerators:
         return False
     gap = gpu.gap("devices")

@@ -10,8 +10,10 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.rank_branches import truths
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_quiet
+from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.simulation.divergence import (
     Divergence,
     DivergenceKind,
@@ -19,6 +21,7 @@ from ddpdoctor.scripts.simulation.divergence import (
 )
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective
+from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.index import Binding
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -27,23 +30,59 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.log import Log
 
-_WORDS = {"backward": "the backward pass of the wrapped model", "forward": "the forward pass of the wrapped model"}
+_PASSES = {"backward": "the backward pass", "forward": "the forward pass"}
 
 
-def _named(disagreement: Divergence) -> str:
-    name = disagreement.event.name
-    return _WORDS.get(name, name.replace("dist.", "").replace("dcp.", ""))
+def _called(event: Event) -> str:
+    """A collective as the script calls it: `dist.barrier()`."""
+    if event.name in _PASSES:
+        return _PASSES[event.name]
+    written = code(event.frame.module, event.call.func, 50)
+    is_same = written.rpartition(".")[2] == event.name.rpartition(".")[2]
+    return f"{written}()" if is_same else f"{written}() ({event.name})"
+
+
+def _entering(divergence: Divergence) -> list[int] | None:
+    """The ranks that take the way of the condition on which the collective is, or the exit; None if unknown."""
+    test = divergence.test
+    node = test.node.test if isinstance(test.node, (ast.If, ast.While)) else test.node
+    if not isinstance(node, ast.expr):
+        return None
+    values = truths(test.module, node)
+    contexts = rank_contexts(test.module, test.module.index.function_of(node))
+    if any(isinstance(value, Unknown) for value in values):
+        return None
+    return [place.rank for place, value in zip(contexts, values, strict=True) if value is test.taken]
+
+
+def _ranks(divergence: Divergence) -> str:
+    """Which ranks enter a branch, for a message: "rank 0", "all ranks but rank 0" or "some ranks"."""
+    entering = _entering(divergence)
+    if entering is None:
+        return "some ranks"
+    test = divergence.test
+    everyone = [place.rank for place in rank_contexts(test.module, test.module.index.function_of(test.node))]
+    if len(entering) == 1:
+        return f"rank {entering[0]}"
+    left_out = [rank for rank in everyone if rank not in entering]
+    return f"all ranks but rank {left_out[0]}" if len(left_out) == 1 else "some ranks"
+
+
+def _only(divergence: Divergence) -> str:
+    """Which ranks call a collective, for the end of a headline."""
+    ranks = _ranks(divergence)
+    return ranks if ranks.startswith("all") else f"{ranks} only"
 
 
 def _found(script: Script, kind: str, *, data: bool = False) -> Iterator[tuple[Module, Divergence]]:
     for module in modules(script):
-        for each in divergences(module):
-            if each.data is data and (each.kind == kind or kind == ""):
-                yield module, each
+        for divergence in divergences(module):
+            if divergence.data is data and (divergence.kind == kind or kind == ""):
+                yield module, divergence
 
 
-def _test(module: Module, disagreement: Divergence) -> str:
-    node = disagreement.test.node
+def _condition(module: Module, divergence: Divergence) -> str:
+    node = divergence.test.node
     if isinstance(node, (ast.If, ast.While)):
         return f"`{code(module, node.test, 50)}` (line {node.lineno})"
     if isinstance(node, ast.ExceptHandler):
@@ -55,22 +94,32 @@ def _test(module: Module, disagreement: Divergence) -> str:
     return f"the decorator of {getattr(node, 'name', 'the function')}"
 
 
-def _place(disagreement: Divergence) -> str:
-    """Where the collective itself stands when it is not at the place that is shown."""
-    event = disagreement.event
-    if event.call is disagreement.at:
+def _branch(divergence: Divergence) -> str:
+    """The branch that some ranks do not enter, for a fix."""
+    node = divergence.test.node
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return f"{node.name}(), whose decorator excludes ranks"
+    statements = {ast.If: "`if`", ast.While: "`while`", ast.ExceptHandler: "`except`"}
+    kind = statements.get(type(node), "`case`" if isinstance(node, ast.pattern) else "condition")
+    return f"the {kind} in line {getattr(node, 'lineno', 0)}"
+
+
+def _place(divergence: Divergence) -> str:
+    """The line of the collective, if it is not the line that is shown."""
+    event = divergence.event
+    if event.call is divergence.at:
         return ""
     return f" (line {event.call.lineno})"
 
 
-def _softer(disagreement: Divergence) -> Severity | None:
-    """A forward pass communicates when the model has buffers, without gradients hardly ever."""
-    event = disagreement.event
+def _softer(divergence: Divergence) -> Severity | None:
+    """A forward pass communicates if the model has buffers, and hardly ever without gradients."""
+    event = divergence.event
     if event.name != "forward":
         return None
-    around = [p for p, _ in event.frame.module.index.enclosing(event.call)]
-    quiet = any(is_quiet(p) for p in around)
-    return Severity.NOTE if quiet else Severity.WARNING
+    enclosing = [p for p, _ in event.frame.module.index.enclosing(event.call)]
+    has_no_gradients = any(is_quiet(p) for p in enclosing)
+    return Severity.NOTE if has_no_gradients else Severity.WARNING
 
 
 @cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -78,86 +127,134 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
 
     ## Why it matters
-    The ranks that enter wait for those that do not. Their next collective pairs with this one, so that the hang or the
-    error (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) appears at an innocent
-    later line. A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well.
+    The ranks that enter it wait for the others, whose next collective is paired with this one. The hang or the error
+    (`Timed out waiting 1800000ms for recv operation to complete`, or NCCL's watchdog) therefore appears at a later,
+    correct line.
 
     ## Fix
-    Call it on all ranks, outside of the branch; use `ddp.module` for an evaluation on rank 0 alone.
+    Call it on all ranks, outside the branch.
+
+    A checkpoint of a sharded model and the forward pass of a wrapped model communicate as well. Call `ddp.module` for
+    an evaluation on rank 0 only.
+
+    ## Example
+        # before
+        if dist.get_rank() == 0:
+            save(model)
+            dist.barrier()
+        # other ranks: Timed out waiting 1800000ms for recv operation to complete
+
+        # after
+        if dist.get_rank() == 0:
+            save(model)
+        dist.barrier()
     """
-    for module, each in _found(script, DivergenceKind.BRANCH):
-        name = _named(each)
-        whose = "" if is_default_group_collective(each.event) else " of its group"
+    for module, divergence in _found(script, DivergenceKind.BRANCH):
+        is_of_world = is_default_group_collective(divergence.event)
+        is_forward = divergence.event.name == "forward"
+        runs = "runs on" if divergence.event.name in _PASSES else "is called by"
         yield point(
             module,
-            each.at,
-            f"{name}{_place(each)} runs only where {_test(module, each)} is {str(each.test.taken).lower()}: those "
-            "ranks wait for the "
-            f"others, which never call it; expected it on all ranks{whose}",
+            divergence.at,
+            f"{_called(divergence.event)}{_place(divergence)} {runs} {_only(divergence)}",
             "the same collectives on every rank",
-            severity=_softer(each),
-            edits=called_by_all(module, each) if each.event.name != "forward" and not whose else (),
+            label=f"the other {'ranks' if is_of_world else 'members'} never get here: deadlock",
+            fix="Call `ddp.module` for an evaluation on some ranks."
+            if is_forward
+            else f"Move it out of {_branch(divergence)}, so that all {'ranks' if is_of_world else 'members'} call it.",
+            severity=_softer(divergence),
+            edits=called_by_all(module, divergence) if not is_forward and is_of_world else (),
         )
 
 
 @cause("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
-    """A rank leaves before a collective that the others enter.
+    """A rank leaves before a collective that the other ranks call.
 
     ## Why it matters
-    The rank that leaves ends well, with exit code 0. The others get `Connection closed by peer` or wait for it until
-    the timeout.
+    The rank that leaves ends normally, with exit code 0. The others fail with `Connection closed by peer`, or wait
+    until the timeout.
 
     ## Fix
-    Let all ranks reach the collective, or decide together: all_reduce the wish to stop.
+    Let all ranks reach the collective, or decide together: all_reduce a stop flag.
+
+    ## Example
+        # before
+        if rank != 0:
+            return
+        write_report()
+        dist.barrier()
+        # rank 0: Connection closed by peer
+
+        # after
+        if rank == 0:
+            write_report()
+        dist.barrier()
     """
-    for module, each in _found(script, DivergenceKind.EXIT):
+    for module, divergence in _found(script, DivergenceKind.EXIT):
+        who = _ranks(divergence)
         yield point(
             module,
-            each.at,
-            f"ranks for which {_test(module, each)} is {str(each.test.taken).lower()} leave here, the others go on "
-            f"to {_named(each)} in "
-            f"line {each.event.call.lineno} and wait for them; expected all ranks to reach it",
-            f"all ranks in line {each.event.call.lineno}",
-            edits=reached_by_all(module, each),
-        ).if_certain(each.sure)
+            divergence.at,
+            f"{who} {'leaves' if who.startswith('rank ') else 'leave'} before {_called(divergence.event)} "
+            f"(line {divergence.event.call.lineno})",
+            f"all ranks in line {divergence.event.call.lineno}",
+            label="the other ranks wait there: deadlock",
+            edits=reached_by_all(module, divergence),
+        ).if_certain(divergence.sure)
 
 
 @cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
-    """Data on one rank decides whether it enters a collective.
+    """Data on one rank decides whether it calls a collective.
 
     ## Why it matters
-    A batch without labels, a loss that is not finite or an early stop on one rank: that rank skips what the others wait
-    in. It happens at a random step, and the error names whichever rank waited.
+    A batch without labels, a loss that is not finite, or an early stop makes one rank skip a collective in which the
+    others wait. This happens at a random step, and the error names a rank that waited.
 
     ## Fix
-    Take the same path on all ranks: all_reduce the decision first, or compute a loss of zero over all parameters.
-    """
-    told: set[ast.AST] = set()
-    found = list(_found(script, "", data=True))
-    for module, each in sorted(found, key=lambda f: f[1].at not in set(ast.walk(f[1].test.node))):
-        failed = isinstance(each.test.node, ast.ExceptHandler)
-        if each.test.node in told or _may_join(module, each.test.node):
+    Make one decision for all ranks: all_reduce the condition first.
+
+    Or run the backward pass on all ranks, with a loss of zero over all parameters.
+
+    ## Example
+        # before
+        if not torch.isfinite(loss):
             continue
-        told.add(each.test.node)
-        looks = "runs where this rank alone fails" if failed else "looks at this rank's own data"
+        loss.backward()
+        # at a random step: the other ranks time out in the backward pass
+
+        # after
+        bad = (~torch.isfinite(loss)).float()
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+        if bad.item() > 0:
+            continue
+        loss.backward()
+    """
+    reported: set[ast.AST] = set()
+    candidates = list(_found(script, "", data=True))
+    for module, divergence in sorted(candidates, key=lambda f: f[1].at not in set(ast.walk(f[1].test.node))):
+        failed = isinstance(divergence.test.node, ast.ExceptHandler)
+        if divergence.test.node in reported or _may_join(module, divergence.test.node):
+            continue
+        reported.add(divergence.test.node)
+        why = "runs on some ranks only" if failed else "depends on local data"
         yield point(
             module,
-            each.test.node if failed else each.at,
-            f"{_test(module, each)} {looks} and decides whether it reaches {_named(each)} in "
-            "line "
-            f"{each.event.call.lineno}; ranks that decide otherwise wait; expected one decision for all ranks",
-            "a decision that all ranks share",
+            divergence.test.node if failed else divergence.at,
+            f"{_condition(module, divergence)} {why} and decides about {_called(divergence.event)} "
+            f"(line {divergence.event.call.lineno})",
+            "one decision for all ranks",
+            label="ranks that decide differently deadlock",
             severity=Severity.WARNING if failed else None,
-            edits=agreed(module, each),
+            edits=agreed(module, divergence),
         )
 
 
 def _may_join(module: Module, node: ast.AST) -> bool:
-    """Whether `with model.join():` or `with Join([model]):` stands around, where ranks may skip a batch."""
+    """Whether `with model.join():` or `with Join([model]):` is around it, so that ranks may skip a batch."""
     around = [p for p, _ in module.index.enclosing(node) if isinstance(p, (ast.With, ast.AsyncWith))]
-    opened = [item.context_expr for each in around for item in each.items]
+    opened = [item.context_expr for statement in around for item in statement.items]
     made = [c.func for c in opened if isinstance(c, ast.Call)]
     names = {getattr(f, "attr", getattr(f, "id", "")) for f in made}
     kept = [b.value for f in made if isinstance(f, ast.Name) for b in _bindings(module, f)]
@@ -175,27 +272,40 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call collectives in different orders.
 
     ## Why it matters
-    Each side waits in its own call until the timeout. With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch says at once
-    `Detected mismatch between collectives on ranks`.
+    Each side waits in its own call until the timeout. With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch reports `Detected
+    mismatch between collectives on ranks` at once.
 
     ## Fix
-    Call the collectives in one order on all ranks, outside of the branch.
+    Call the collectives in the same order on all ranks, outside the branch.
+
+    ## Example
+        # before
+        if rank == 0:
+            dist.broadcast(x, 0)
+            dist.all_reduce(y)
+        else:
+            dist.all_reduce(y)
+            dist.broadcast(x, 0)
+        # Detected mismatch between collectives on ranks
+
+        # after
+        dist.broadcast(x, 0)
+        dist.all_reduce(y)
     """
-    for module, each in _found(script, DivergenceKind.ORDER):
-        other = each.other
+    for module, divergence in _found(script, DivergenceKind.ORDER):
+        other = divergence.other
         instead = (
-            ""
+            "in a different order"
             if other is None
-            else f", while the others are in {other.name.replace('dist.', '')} (line {other.call.lineno})"
+            else f"while others call {_called(other)} (line {other.call.lineno})"
         )
         yield point(
             module,
-            each.at,
-            f"some ranks call {_named(each)} here{instead}: the calls do not match and both sides wait; expected one "
-            "order on all "
-            "ranks",
+            divergence.at,
+            f"{_called(divergence.event)} is called by some ranks {instead}",
             "the same collectives in the same order",
-            edits=in_one_order(module, each),
+            label="the calls do not match: deadlock",
+            edits=in_one_order(module, divergence),
         )
 
 
@@ -204,21 +314,32 @@ def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     """new_group is called by some ranks only.
 
     ## Why it matters
-    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because the
-    ranks count their groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
+    Nothing happens at first. The next new_group on all ranks waits for a key that the others never write, because
+    each rank counts its groups: `wait timeout after …, keys: /default_pg/0//2//cpu//0/1`.
 
     ## Fix
-    Call new_group on all ranks, members or not, in the same order; or give `use_local_synchronization=True`.
+    Call new_group on all ranks, members or not, in the same order.
+
+    With `use_local_synchronization=True` only the members have to call it.
+
+    ## Example
+        # before
+        if rank < 2:
+            pair = dist.new_group([0, 1])
+        # later: wait timeout after ..., keys: /default_pg/0//2//cpu//0/1
+
+        # after
+        pair = dist.new_group([0, 1])
     """
-    for module, each in _found(script, DivergenceKind.GROUP):
+    for module, divergence in _found(script, DivergenceKind.GROUP):
         yield point(
             module,
-            each.at,
-            f"{_named(each)} runs only where {_test(module, each)} is {str(each.test.taken).lower()}: the ranks "
-            "number their groups "
-            "differently from here on; expected it on all ranks, members or not",
+            divergence.at,
+            f"{_called(divergence.event)} is called by {_only(divergence)}",
             "new_group on every rank",
-            edits=called_by_all(module, each),
+            label="later groups no longer match: hang",
+            fix="Call it on all ranks, members or not.",
+            edits=called_by_all(module, divergence),
         )
     for module in modules(script):
         for call in module.calls("dist.new_group"):
@@ -226,66 +347,67 @@ def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    "every rank makes a group of other ranks here, and the groups count as one: their members look for "
-                    "each other under one name; expected all groups on every rank, in one order",
+                    "new_group() creates a different group on each rank",
                     "new_group for all groups on every rank",
+                    label="create all groups on every rank",
+                    fix="Create all groups on every rank, in the same order.",
                 )
 
 
 def _is_of_each(module: Module, call: ast.Call) -> bool:
-    """Whether the ranks of a group are computed from the own rank; a group of that rank alone does no harm."""
+    """Whether the ranks of a group depend on the caller's rank; a group of that rank only is harmless."""
     ranks = argument(call, 0, "ranks")
     if ranks is None or argument(call, None, "use_local_synchronization") is not None:
         return False
-    found = each_rank(module, ranks, rank_contexts(module, module.index.function_of(call)), trusting=True)
-    plain = all(isinstance(f, (list, tuple)) and len(f) > 1 and all(type(r) is int for r in f) for f in found)
-    return plain and any(f != found[0] for f in found[1:])
+    values = each_rank(module, ranks, rank_contexts(module, module.index.function_of(call)), trusting=True)
+    plain = all(isinstance(f, (list, tuple)) and len(f) > 1 and all(type(r) is int for r in f) for f in values)
+    return plain and any(f != values[0] for f in values[1:])
 
 
 @collective_in_rank_branch.look
 def in_rank_branch(hang: Hang) -> Iterator[Finding]:
-    """Some ranks call one collective more."""
+    """Some ranks call one more collective."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.EXTRA):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.EXTRA):
+        yield conflict_finding(hang, conflict)
 
 
 @rank_dependent_control_flow.look
 def rank_dependent(hang: Hang) -> Iterator[Finding]:
-    """Some ranks leave a collective out."""
+    """Some ranks skip a collective."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.SKIPPED):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.SKIPPED):
+        yield conflict_finding(hang, conflict)
 
 
 @collective_order_mismatch.look
 def order(hang: Hang) -> Iterator[Finding]:
-    """The calls stand in different orders, in one group or across groups."""
+    """The calls are in different orders, in one group or across groups."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.ORDER):
-        words = "" if each.is_certain else "; another order, or a call that only some ranks make"
-        yield conflict_finding(hang, each, words)
-    for each in conflicts(hang, ConflictCause.CYCLE):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.ORDER):
+        doubt = "" if conflict.is_certain else "; different order, or a call that only some ranks make"
+        yield conflict_finding(hang, conflict, doubt)
+    for conflict in conflicts(hang, ConflictCause.CYCLE):
+        yield conflict_finding(hang, conflict)
 
 
 @collective_order_mismatch.look
 def in_different_calls(hang: Hang) -> Iterator[Finding]:
-    """Ranks that wait in collectives at different places of the script."""
+    """Ranks wait in collectives at different places in the script."""
     from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of
 
     for job in jobs_of(hang):
         places: dict[str, list[RankActivity]] = {}
-        for each in job.waiting:
-            if each.activity is Activity.COLLECTIVE and each.frame is not None:
-                places.setdefault(str(each.frame), []).append(each)
+        for activity in job.waiting:
+            if activity.activity is Activity.COLLECTIVE and activity.frame is not None:
+                places.setdefault(str(activity.frame), []).append(activity)
         if len(places) > 1 and len(job.waiting) == len(job.ranks):
             yield _unlike(sorted(places.items(), key=lambda item: len(item[1])))
 
@@ -300,7 +422,7 @@ def _unlike(places: list[tuple[str, list[RankActivity]]]) -> Finding:
     blamed = tuple(sorted(rank for _, group in places for rank in ranks_of(group))) if is_tie else odd
     frame = places[0][1][0].frame
     return Finding(
-        f"{'; '.join(parts[:4])}: they wait for each other, in another order or in a call that only some make",
+        f"{'; '.join(parts[:4])}: different order, or a call that only some ranks make",
         where=Where(
             rank=blamed[0] if len(blamed) == 1 else None,
             file=frame.file if frame else None,
@@ -312,7 +434,7 @@ def _unlike(places: list[tuple[str, list[RankActivity]]]) -> Finding:
 
 @collective_order_mismatch.look
 def order_differs(log: Log) -> Iterator[Finding]:
-    """All ranks wait, but not in the same call: other operations under one number, or other lines of the script."""
+    """All ranks wait, but not in the same call: different operations with one number, or different lines of the script."""
     from ddpdoctor.logs.collective_waits import collective_waits
     from ddpdoctor.logs.missing_participants import missing_participants
     from ddpdoctor.rules.log.differing_calls import differing_calls

@@ -1,4 +1,4 @@
-"""SCRIPT028 and SCRIPT029: one collective, called with other sizes or types on other ranks. Only dumps and logs show it."""
+"""SCRIPT028 and SCRIPT029: one collective, called with different sizes or dtypes. Only dumps and logs show it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,25 @@ def collective_shape_mismatch() -> None:
     """The ranks call one collective with different sizes.
 
     ## Why it matters
-    Nobody compares the sizes before the data is sent. Gloo returns a plausible result on one rank and ends or hangs the
-    others ("op.preamble.length <= op.nbytes. 20 vs 16"), often in a later call; NCCL hangs or writes over memory. Only
-    TORCH_DISTRIBUTED_DEBUG=DETAIL says "Detected mismatch between collectives on ranks".
+    The sizes are not compared before the data is sent: Gloo returns a plausible result on one rank and fails or hangs
+    on the others (`op.preamble.length <= op.nbytes. 20 vs 16`), often in a later call, and NCCL hangs or overwrites
+    memory. Only TORCH_DISTRIBUTED_DEBUG=DETAIL reports `Detected mismatch between collectives on ranks`.
 
     ## Fix
-    Make the sizes equal on all ranks: pad to the longest, or all_gather the sizes first. A last batch that is smaller, and
-    a metric over a list whose length depends on the data, are the usual sources.
+    Make the sizes equal on all ranks: pad to the longest, or all_gather the sizes first.
+
+    The usual sources are a smaller last batch, and a metric over a list whose length depends on the data.
+
+    ## Example
+        # before
+        scores = torch.tensor(own_scores)  # as long as the data of this rank
+        dist.all_reduce(scores)
+        # op.preamble.length <= op.nbytes. 20 vs 16
+
+        # after
+        scores = torch.zeros(max_items)
+        scores[: len(own_scores)] = torch.tensor(own_scores)
+        dist.all_reduce(scores)
 
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp (CollectiveFingerPrint), gloo/transport/tcp/pair.cc.
@@ -36,12 +48,22 @@ def collective_dtype_mismatch() -> None:
     """The ranks call one collective with different dtypes.
 
     ## Why it matters
-    One side returns values that were never reduced, the other one ends with SIGABRT ("op.preamble.length <= op.nbytes"),
-    hangs, or reads the bytes of one type as another: a loss of 1e-38 or NaN without any error.
+    One side returns values that were never reduced; the other ends with SIGABRT (`op.preamble.length <= op.nbytes`),
+    hangs, or reads the bytes as another type. The loss is then 1e-38 or NaN, without any error.
 
     ## Fix
-    Cast the tensor to one dtype on all ranks before the collective; a metric that is an int on ranks with data and a
-    float zero on the others is the usual source.
+    Cast the tensor to one dtype on all ranks before the collective.
+
+    The usual source is a metric that is an int on ranks with data and a float zero on the others.
+
+    ## Example
+        # before
+        total = torch.tensor(sum(counts) if counts else 0.0)  # int64 on some ranks, float32 on others
+        dist.all_reduce(total)
+
+        # after
+        total = torch.tensor(sum(counts), dtype=torch.float32)
+        dist.all_reduce(total)
 
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp (CollectiveFingerPrint).
@@ -50,26 +72,26 @@ def collective_dtype_mismatch() -> None:
 
 @collective_shape_mismatch.look
 def shape(hang: Hang) -> Iterator[Finding]:
-    """One collective, different sizes."""
+    """One collective with different sizes."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.SHAPE):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.SHAPE):
+        yield conflict_finding(hang, conflict)
 
 
 @collective_dtype_mismatch.look
 def dtype(hang: Hang) -> Iterator[Finding]:
-    """One collective, different types."""
+    """One collective with different dtypes."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.DTYPE):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.DTYPE):
+        yield conflict_finding(hang, conflict)
 
 
 SAME_SIZE = ("ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
-"""Collectives in which all ranks pass as many elements."""
+"""Collectives in which all ranks pass the same number of elements."""
 
 
 @collective_shape_mismatch.look
@@ -79,17 +101,17 @@ def shape_differs(log: Log) -> Iterator[Finding]:
     from ddpdoctor.rules.log.differing_calls import differing_calls
     from ddpdoctor.rules.log.fingerprints import fingerprints
 
-    named = fingerprints(log, "Tensor shapes")
-    if named is not None:
-        yield named
+    reported = fingerprints(log, "Tensor shapes")
+    if reported is not None:
+        yield reported
         return
-    waited = [
+    waits = [
         wait
         for wait in collective_waits(log)
         if wait.seq is not None and wait.op in SAME_SIZE and wait.size is not None
     ]
-    for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
-        same = [wait for wait in waited if wait.seq == seq]
+    for seq in sorted({wait.seq for wait in waits if wait.seq is not None}):
+        same = [wait for wait in waits if wait.seq == seq]
         if (
             len({wait.op for wait in same}) == len({wait.group for wait in same}) == 1
             and len({w.size for w in same}) > 1
@@ -103,6 +125,6 @@ def dtype_differs(log: Log) -> Iterator[Finding]:
     """Ranks call one collective with tensors of different types."""
     from ddpdoctor.rules.log.fingerprints import fingerprints
 
-    named = fingerprints(log, "Tensor dtypes")
-    if named is not None:
-        yield named
+    reported = fingerprints(log, "Tensor dtypes")
+    if reported is not None:
+        yield reported

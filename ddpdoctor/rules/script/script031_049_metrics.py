@@ -1,4 +1,4 @@
-"""SCRIPT031 and SCRIPT049: metrics, whether the ranks reduce the same ones, and whether they reduce them at all."""
+"""SCRIPT031 and SCRIPT049: metrics that are reduced on some ranks only, or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
-from ddpdoctor.rules.script.rank_branches import comes_to, in_rank_branch, truths
+from ddpdoctor.rules.script.rank_branches import in_rank_branch, ranks_reaching, truths
 from ddpdoctor.rules.script.script_questions import argument, each_rank, names_in, value
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
@@ -26,14 +26,26 @@ LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix
 
 @cause("SCRIPT031", "metric-keys-differ", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def metric_keys_differ(script: Script) -> Iterator[Finding]:
-    """Metrics are synchronised with different keys on different ranks.
+    """Metrics are synchronized with different keys on different ranks.
 
     ## Why it matters
-    Logging with sync_dist, and a collective for each key of a dict, communicate. A key that only one rank has makes it
-    wait, or pairs its number with another metric of the others.
+    Logging with sync_dist, and a collective per key of a dict, communicate. A key that only one rank has makes that
+    rank wait, or pairs its number with another metric of the other ranks.
 
     ## Fix
     Log the same keys on all ranks at every step, with a neutral value where there is none.
+
+    ## Example
+        # before
+        if rank == 0:
+            metrics["best"] = best
+        for key in metrics:
+            dist.all_reduce(metrics[key])
+
+        # after
+        metrics["best"] = best if rank == 0 else torch.zeros(1)
+        for key in metrics:
+            dist.all_reduce(metrics[key])
     """
     for module in modules(script):
         if module.frameworks & {"lightning", "pytorch_lightning"}:
@@ -42,25 +54,24 @@ def metric_keys_differ(script: Script) -> Iterator[Finding]:
                     yield point(
                         module,
                         call,
-                        "sync_dist=True communicates, and only some ranks come here: they wait for the others; "
-                        "expected the same "
-                        "keys on all ranks",
+                        "sync_dist=True communicates, but only some ranks log here",
                         "the same keys on all ranks",
+                        label="these ranks wait for the others: deadlock",
                         edits=_of_rank_zero(module, call),
                     )
         yield from _dicts(module)
 
 
 def _of_rank_zero(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """What rank 0 alone logs is said to be its own."""
-    comes = comes_to(module, call)
+    """Set rank_zero_only for what only rank 0 logs."""
+    reaches = ranks_reaching(module, call)
     flag = next(k for k in call.keywords if k.arg == "sync_dist")
-    alone = comes is not None and comes[0] and not any(comes[1:])
+    alone = reaches is not None and reaches[0] and not any(reaches[1:])
     return (replace(module, flag, "rank_zero_only=True"),) if alone else ()
 
 
 def _dicts(module: Module) -> Iterator[Finding]:
-    """A collective for each key of a dict that gets some of its keys in a branch that parts the ranks."""
+    """A collective per key of a dict, some of whose keys are set in a branch that depends on the rank."""
     for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
         name = _dict_of(loop.iter)
         calls = [n for n in inner(loop) if isinstance(n, ast.Call) and module.names.of(n.func) in COLLECTIVES]
@@ -70,32 +81,31 @@ def _dicts(module: Module) -> Iterator[Finding]:
         for store in module.index.subscripts:
             where = (ast.unparse(store.value), module.index.function_of(store))
             literal = isinstance(store.ctx, ast.Store) and isinstance(store.slice, ast.Constant)
-            if literal and where in filled and _parted(module, store) and not _is_everywhere(module, store):
+            if literal and where in filled and _differs_by_rank(module, store) and not _is_everywhere(module, store):
                 yield point(
                     module,
                     store,
-                    f"{code(module, store)} exists on some ranks only, and line {calls[0].lineno} communicates once "
-                    "for each key: the "
-                    "calls do not match; expected the same keys on all ranks",
+                    f"{code(module, store)} is set on some ranks only",
                     "the key on every rank",
+                    label=f"line {calls[0].lineno} communicates once per key: deadlock",
                 )
 
 
 def _given(module: Module, loop: ast.For, name: str) -> list[tuple[str, Function | None]]:
-    """What callers give for the parameter that a loop runs over: the text of each argument and the function around it."""
+    """What callers pass for the parameter that a loop iterates over: the source of each argument, and the function around it."""
     function = module.index.function_of(loop)
-    found: list[tuple[str, Function | None]] = []
+    arguments: list[tuple[str, Function | None]] = []
     if function is None:
-        return found
+        return arguments
     for call in module.callers.get(function, ()):
         given = argument_of(call, function, name, isinstance(module.index.parents[function], ast.ClassDef))
         if given is not None:
-            found.append((ast.unparse(given), module.index.function_of(call)))
-    return found
+            arguments.append((ast.unparse(given), module.index.function_of(call)))
+    return arguments
 
 
 def _is_everywhere(module: Module, store: ast.Subscript) -> bool:
-    """Whether another statement of the function gives every rank the same key."""
+    """Whether another statement of the function sets the same key on every rank."""
     function, name, key = module.index.function_of(store), ast.unparse(store.value), ast.unparse(store.slice)
     for other in module.index.subscripts:
         same = isinstance(other.ctx, ast.Store) and (ast.unparse(other.value), ast.unparse(other.slice)) == (name, key)
@@ -103,7 +113,7 @@ def _is_everywhere(module: Module, store: ast.Subscript) -> bool:
             return True
     bound = module.names.bindings(name, module.index.scope(store))
     made = [b.value for b in bound[1] if isinstance(b.value, ast.Dict)] if bound is not None else []
-    return any(k is not None and ast.unparse(k) == key for each in made for k in each.keys)
+    return any(k is not None and ast.unparse(k) == key for mapping in made for k in mapping.keys)
 
 
 def _dict_of(node: ast.expr) -> str:
@@ -118,14 +128,14 @@ def _dict_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _parted(module: Module, node: ast.AST) -> bool:
-    """Whether the rank, or its own data, decides about a node."""
+def _differs_by_rank(module: Module, node: ast.AST) -> bool:
+    """Whether the rank, or its own data, decides whether a node runs."""
     for parent, child in module.index.enclosing(node):
         if parent in module.index.scopes:
             return False
         if isinstance(parent, ast.If) and child is not parent.test:
-            found = truths(module, parent.test)
-            if Unknown.DATA in found or any(f != found[0] for f in found[1:]):
+            values = truths(module, parent.test)
+            if Unknown.DATA in values or any(f != values[0] for f in values[1:]):
                 return True
     return False
 
@@ -135,11 +145,24 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
     """A metric of one rank is logged as if it were the global one.
 
     ## Why it matters
-    The curve shows the loss of one share of the data: noisier than the job, and not comparable between world sizes.
+    The curve shows the loss of one part of the data. It is noisier than that of the job, and depends on the world
+    size.
 
     ## Fix
-    On all ranks `dist.all_reduce(total)` and `dist.all_reduce(count)`, then log `total / count` on rank 0. `--diff` leaves
-    this to the author, who knows what the mean is taken over.
+    Call all_reduce on the sum and on the count on all ranks, then log their quotient on rank 0.
+
+    `--diff` does not correct this: only the author knows over what the mean is taken.
+
+    ## Example
+        # before
+        if rank == 0:
+            print("loss", loss.item())
+
+        # after
+        total = torch.stack([loss_sum, count])
+        dist.all_reduce(total)
+        if rank == 0:
+            print("loss", (total[0] / total[1]).item())
     """
     for module in modules(script):
         if (
@@ -151,19 +174,18 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
         for call in module.index.calls:
             if not _logs(module, call) or not in_rank_branch(module, call):
                 continue
-            words = _METRICS if _is_told(call) else _LOSSES
+            names = _METRICS if _is_console(call) else _LOSSES
             given = (*call.args, *(k.value for k in call.keywords))
             item = next(
-                (n for a in given for n in ast.walk(a) if _is_item(n, words) or _is_own(module, n, words)), None
+                (n for a in given for n in ast.walk(a) if _is_item(n, names) or _is_own(module, n, names)), None
             )
             if item is not None:
                 yield point(
                     module,
                     item,
-                    f"{code(module, item)} is the value of one rank's own batches, and nothing in this file reduces "
-                    "it over the ranks; "
-                    "expected the mean over all ranks",
+                    f"{code(module, item)} is logged as global, but it is the value of one rank",
                     "dist.all_reduce before",
+                    label="all_reduce it first",
                 )
                 break
 
@@ -173,19 +195,19 @@ def _logs(module: Module, call: ast.Call) -> bool:
     return name in LOGS or (isinstance(call.func, ast.Attribute) and call.func.attr in LOG_METHODS)
 
 
-def _is_told(call: ast.Call) -> bool:
-    """Printed for somebody who watches one rank, not kept as the job's curve."""
+def _is_console(call: ast.Call) -> bool:
+    """Whether the metric is printed for somebody who watches one rank, not stored as a curve."""
     last = call.func.attr if isinstance(call.func, ast.Attribute) else "print"
     return last in ("print", "info", "set_postfix", "write", "set_description")
 
 
-def _is_item(node: ast.AST, words: re.Pattern[str]) -> bool:
+def _is_item(node: ast.AST, pattern: re.Pattern[str]) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "item":
         return False
-    return any(words.search(name) for name in names_in(node.func.value))
+    return any(pattern.search(name) for name in names_in(node.func.value))
 
 
-def _is_own(module: Module, node: ast.AST, words: re.Pattern[str]) -> bool:
-    """A name such as `accuracy` that holds what came of this rank's batches."""
-    own = isinstance(node, ast.Name) and words.search(node.id) and module.wraps
+def _is_own(module: Module, node: ast.AST, pattern: re.Pattern[str]) -> bool:
+    """Whether a name such as `accuracy` holds the result of this rank's batches."""
+    own = isinstance(node, ast.Name) and pattern.search(node.id) and module.wraps
     return bool(own and isinstance(node, ast.Name) and each_rank(module, node)[0] is Unknown.DATA)

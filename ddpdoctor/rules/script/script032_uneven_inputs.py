@@ -1,4 +1,4 @@
-"""SCRIPT032: loops that end earlier on some ranks than on others."""
+"""SCRIPT032: loops that have fewer iterations on some ranks than on others."""
 
 from __future__ import annotations
 
@@ -24,44 +24,56 @@ def uneven_inputs(script: Script) -> Iterator[Finding]:
     """The ranks have different numbers of batches.
 
     ## Why it matters
-    At the end of the epoch the shorter ranks leave the loop. The others wait for them, or a gradient of one rank is
-    silently summed into a metric of another.
+    At the end of the epoch the ranks with fewer batches leave the loop, and the others wait for them. Or a gradient
+    of one rank is silently summed into a metric of another.
 
     ## Fix
-    Give all ranks equally many: cut to `len(items) // world_size * world_size`, a DistributedSampler with drop_last,
-    or `with
-    Join([ddp]):`.
+    Give all ranks the same number of iterations: `items[: len(items) // world_size * world_size]`.
+
+    A DistributedSampler with `drop_last=True`, or `with Join([ddp]):`, works as well.
+
+    ## Example
+        # before
+        for item in items[rank::world_size]:
+            loss = ddp(item)
+            loss.backward()
+        # the ranks with one item more wait in the backward pass until the timeout
+
+        # after
+        even = items[: len(items) // world_size * world_size]
+        for item in even[rank::world_size]:
+            loss = ddp(item)
+            loss.backward()
     """
     for module in modules(script):
         if module.calls("Join") or any(f"{name}.join()" in module.text for name in module.wrapped):
             continue
-        for each in (n for n in module.index.parents if isinstance(n, ast.While)):
-            if _communicates(module, each) and _counts_apart(module, each):
+        for loop in (n for n in module.index.parents if isinstance(n, ast.While)):
+            if _communicates(module, loop) and _counts_apart(module, loop):
                 yield point(
                     module,
-                    each.test,
-                    f"{code(module, each.test)} ends this loop earlier on some ranks: they leave the others waiting in "
-                    "its collectives; expected equally many turns on all ranks",
-                    "the same number of turns on all ranks",
+                    loop.test,
+                    f"`{code(module, loop.test)}` ends this loop earlier on some ranks",
+                    "the same number of iterations on all ranks",
+                    label="the others wait in its collectives: deadlock",
                 )
-        for loop in (n for n in module.index.parents if isinstance(n, ast.For)):
-            if not _communicates(module, loop):
+        for for_loop in (n for n in module.index.parents if isinstance(n, ast.For)):
+            if not _communicates(module, for_loop):
                 continue
-            reason, certain = _unequal(module, loop.iter)
+            reason, certain = _unequal(module, for_loop.iter)
             if reason:
                 yield point(
                     module,
-                    loop.iter,
-                    f"{code(module, loop.iter)} {reason}: ranks that end earlier leave the others waiting in the "
-                    "collectives of this "
-                    "loop; expected equally many turns on all ranks",
-                    "the same number of turns on all ranks",
-                    edits=_cut(module, loop.iter),
+                    for_loop.iter,
+                    f"{code(module, for_loop.iter)} {reason}",
+                    "the same number of iterations on all ranks",
+                    label="ranks that finish first leave: deadlock",
+                    edits=_cut(module, for_loop.iter),
                 ).if_certain(certain)
 
 
 def _cut(module: Module, node: ast.expr) -> tuple[Edit, ...]:
-    """`items[rank::size]` of as many items as all ranks get alike."""
+    """Cut the items of `items[rank::size]`, so that all ranks get the same number."""
     made = last_value(module, node)
     if isinstance(node, ast.Call) and len(node.args) == 3 and module.names.of(node.func) == "range":
         stop, size = code(module, node.args[1]), code(module, node.args[2])
@@ -78,7 +90,7 @@ def _cut(module: Module, node: ast.expr) -> tuple[Edit, ...]:
 
 
 def _counts_apart(module: Module, loop: ast.While) -> bool:
-    """Whether a counter that begins alike on all ranks runs up to a number that each rank has for itself."""
+    """Whether a counter starts with the same value on all ranks and runs to a number that differs between ranks."""
     test = loop.test
     if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name) or len(test.ops) != 1:
         return False
@@ -87,8 +99,8 @@ def _counts_apart(module: Module, loop: ast.While) -> bool:
     bound = module.names.bindings(counter, module.index.scope(test.left))
     begins = [b.value for b in bound[1] if isinstance(b.at, ast.Assign)] if bound is not None else []
     counts = any(isinstance(n, ast.AugAssign) and ast.unparse(n.target) == counter for n in inner(loop))
-    alike = bool(begins) and all(isinstance(b, ast.Constant) for b in begins)
-    return counts and alike and all(type(e) is int for e in ends) and len({*map(repr, ends)}) > 1
+    starts_equal = bool(begins) and all(isinstance(b, ast.Constant) for b in begins)
+    return counts and starts_equal and all(type(e) is int for e in ends) and len({*map(repr, ends)}) > 1
 
 
 def _communicates(module: Module, loop: ast.For | ast.While) -> bool:
@@ -103,15 +115,19 @@ def _communicates(module: Module, loop: ast.For | ast.While) -> bool:
 
 
 def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
-    """Why a loop has different numbers of turns on the ranks, and whether that is certain."""
-    found = each_rank(module, node)
-    if all(isinstance(f, (list, tuple)) for f in found):
-        lengths = [len(f) for f in found if isinstance(f, (list, tuple))]
-        return (f"gives the ranks {', '.join(map(str, lengths))} turns", True) if len(set(lengths)) > 1 else ("", False)
+    """Why a loop has different numbers of iterations on the ranks, and whether that is certain."""
+    values = each_rank(module, node)
+    if all(isinstance(f, (list, tuple)) for f in values):
+        lengths = [len(f) for f in values if isinstance(f, (list, tuple))]
+        return (
+            (f"has {', '.join(map(str, lengths))} items on ranks 0 to {len(lengths) - 1}", True)
+            if len(set(lengths)) > 1
+            else ("", False)
+        )
     if isinstance(node, ast.Call) and module.names.of(node.func) == "range":
-        turns = _turns(module, node)
-        if len(set(turns)) > 1:
-            return f"gives the ranks {', '.join(map(str, turns))} turns", True
+        iterations = _iterations(module, node)
+        if len(set(iterations)) > 1:
+            return f"has {', '.join(map(str, iterations))} iterations on ranks 0 to {len(iterations) - 1}", True
     source = node
     if isinstance(node, ast.Name):
         bound = module.names.bindings(node.id, module.index.scope(node))
@@ -128,22 +144,22 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
     if isinstance(source, ast.Call) and module.names.of(source.func) in _LISTINGS and source.args:
         folder = each_rank(module, source.args[0], trusting=True)
         if any(f != folder[0] for f in folder[1:]):
-            return "lists what this rank alone has", False
+            return "lists different files on each rank", False
     if isinstance(source, ast.Attribute):
         source = only_assignment(module, source) or source
-    if isinstance(source, ast.ListComp) and _takes_turns(module, source):
-        return "may give the first ranks one turn more", False
+    if isinstance(source, ast.ListComp) and _is_round_robin(module, source):
+        return "may give the first ranks one more item", False
     part = source.slice if isinstance(source, ast.Subscript) else None
     if isinstance(part, ast.Slice) and part.step is not None and part.lower is not None and part.upper is None:
         lower = each_rank(module, part.lower, trusting=True)
         even = isinstance(source, ast.Subscript) and _is_cut(module, source.value)
         if lower == [p.rank for p in TWO_NODES] and not even:
-            return "may give the first ranks one turn more", False
+            return "may give the first ranks one more item", False
     return "", False
 
 
 def _returned(module: Module, source: ast.expr) -> ast.expr | None:
-    """The one expression that a function of this file returns where it is called."""
+    """The only expression that a function of this file returns, for a call of it."""
     target = module.target(source) if isinstance(source, ast.Call) else None
     if not isinstance(source, ast.Call) or target is None or target.module is not module:
         return None
@@ -153,8 +169,8 @@ def _returned(module: Module, source: ast.expr) -> ast.expr | None:
     return returns[0] if len(returns) == 1 else None
 
 
-def _takes_turns(module: Module, node: ast.ListComp) -> bool:
-    """`[x for i, x in enumerate(items) if i % world_size == rank]`."""
+def _is_round_robin(module: Module, node: ast.ListComp) -> bool:
+    """Whether it is `[x for i, x in enumerate(items) if i % world_size == rank]`."""
     tests = node.generators[0].ifs if len(node.generators) == 1 else []
     test = tests[0] if len(tests) == 1 else None
     if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.BinOp) or len(test.ops) != 1:
@@ -169,17 +185,17 @@ def _takes_turns(module: Module, node: ast.ListComp) -> bool:
     )
 
 
-def _turns(module: Module, node: ast.Call) -> list[int]:
-    """How many turns a range has on each rank, where all its bounds are known."""
+def _iterations(module: Module, node: ast.Call) -> list[int]:
+    """The number of iterations of a range on each rank, if all its bounds are known."""
     bounds = [each_rank(module, a, trusting=True) for a in node.args]
-    if not bounds or not all(type(b) is int for each in bounds for b in each):
+    if not bounds or not all(type(b) is int for values in bounds for b in values):
         return []
     rows = zip(*bounds, strict=True)
     return [len(range(*row)) for row in rows if len(row) < 3 or row[2] != 0]
 
 
 def _is_cut(module: Module, node: ast.expr) -> bool:
-    """Whether the divided sequence was cut to a multiple before."""
+    """Whether the sequence was cut to a multiple of the world size before."""
     if not isinstance(node, ast.Name):
         return "//" in ast.unparse(node)
     bound = module.names.bindings(node.id, module.index.scope(node))

@@ -1,4 +1,4 @@
-"""SCRIPT034, SCRIPT035 and SCRIPT039: messages from one rank to another."""
+"""SCRIPT034, SCRIPT035, and SCRIPT039: send and recv between ranks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ROOTS = {
 
 
 def _stuck(module: Module, *kinds: str) -> Iterator[BlockedCall]:
-    for each in blocked_calls(module):
-        if each.kind in kinds and each.message.event.call in module.index.parents:
-            yield each
+    for blocked in blocked_calls(module):
+        if blocked.kind in kinds and blocked.message.event.call in module.index.parents:
+            yield blocked
 
 
 @cause("SCRIPT034", "send-recv-order", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -40,35 +40,48 @@ def send_recv_order(script: Script) -> Iterator[Finding]:
     """Two ranks both send first or both receive first.
 
     ## Why it matters
-    send and recv wait for their partner, even for one element with Gloo: `Timed out waiting 1800000ms for send
-    operation to complete`.
+    send and recv block until the other rank joins; with Gloo this is so even for one element. Both ranks wait: `Timed
+    out waiting 1800000ms for send operation to complete`.
 
     ## Fix
-    Order by rank: even ranks send first, odd ranks receive first; or isend and irecv, or batch_isend_irecv.
+    Order by rank: even ranks send first, odd ranks receive first.
+
+    isend and irecv, or batch_isend_irecv, need no order.
+
+    ## Example
+        # before
+        dist.send(x, dst=1 - rank)
+        dist.recv(y, src=1 - rank)
+        # Timed out waiting 1800000ms for send operation to complete
+
+        # after
+        request = dist.isend(x, dst=1 - rank)
+        dist.recv(y, src=1 - rank)
+        request.wait()
     """
     for module in modules(script):
-        told: set[tuple[int, ...]] = set()
-        for each in _stuck(module, "ring"):
-            other = each.other.event.call if each.other is not None else each.message.event.call
-            lines = tuple(sorted((each.message.event.call.lineno, other.lineno)))
-            if lines in told:
+        reported: set[tuple[int, ...]] = set()
+        for blocked in _stuck(module, "cycle"):
+            other = blocked.other.event.call if blocked.other is not None else blocked.message.event.call
+            places = tuple(sorted((blocked.message.event.call.lineno, other.lineno)))
+            if places in reported:
                 continue
-            told.add(lines)
-            call = each.message.event.call
-            what = "send" if each.message.sends else "receive"
+            reported.add(places)
+            call = blocked.message.event.call
+            what = "sends" if blocked.message.sends else "receives"
             yield point(
                 module,
                 call,
-                f"rank {each.message.rank} waits here to {what}, while rank {each.message.peer} waits in line "
-                f"{other.lineno} to "
-                f"{what} as well: neither goes on; expected one of them in the other order, or isend and irecv",
+                f"rank {blocked.message.rank} {what} first, and rank {blocked.message.peer} also {what} first "
+                f"(line {other.lineno})",
                 "send on one side, recv on the other",
+                label="both ranks wait: deadlock",
                 edits=_without_waiting(module, call, other),
             )
 
 
 def _without_waiting(module: Module, call: ast.Call, other: ast.Call) -> tuple[Edit, ...]:
-    """isend in place of send, waited for behind the recv, where all ranks run the same two lines."""
+    """Replace send with isend and wait after the recv, if all ranks run the same two lines."""
     statement = module.index.statement(call)
     block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
     following = block[block.index(statement) + 1] if block and statement is not block[-1] else None
@@ -91,39 +104,53 @@ def send_without_recv(script: Script) -> Iterator[Finding]:
     """A send has no matching recv.
 
     ## Why it matters
-    The rank waits for a partner, or for a tag, that never comes: `Timed out waiting 1800000ms for send operation to
-    complete`.
+    The rank waits for a message, or for a tag, that the other rank never posts. It fails with `Timed out waiting
+    1800000ms for send operation to complete`.
 
     ## Fix
     Pair every send with a recv on the other rank, with the same tag.
+
+    ## Example
+        # before
+        if rank == 0:
+            dist.send(x, dst=1, tag=7)
+        else:
+            dist.recv(x, src=0)
+        # Timed out waiting 1800000ms for send operation to complete
+
+        # after
+        if rank == 0:
+            dist.send(x, dst=1, tag=7)
+        else:
+            dist.recv(x, src=0, tag=7)
     """
     for module in modules(script):
-        lonely = list(_stuck(module, "alone"))
-        for each in lonely:
-            message = each.message
+        unmatched = list(_stuck(module, "unmatched"))
+        for blocked in unmatched:
+            message = blocked.message
             what = ("send", "recv") if message.sends else ("recv", "send")
             tag = f" with tag {message.tag}" if message.tag else ""
             yield point(
                 module,
                 message.event.call,
-                f"rank {message.rank} waits in this {what[0]}{tag}, and rank {message.peer} has no {what[1]} that "
-                "fits; expected a "
-                f"{what[1]} there with the same tag",
+                f"{what[0]}{tag} on rank {message.rank} has no matching {what[1]} on rank {message.peer}",
                 f"a matching {what[1]}",
-                edits=_same_tag(module, message, [other.message for other in lonely]),
+                label="it waits until the timeout",
+                fix=f"Call {what[1]} on rank {message.peer} with the same tag.",
+                edits=_same_tag(module, message, [other.message for other in unmatched]),
             )
 
 
-def _same_tag(module: Module, message: P2PCall, lonely: list[P2PCall]) -> tuple[Edit, ...]:
-    """The tag of the send for the only receive of the same two ranks that waits for another."""
+def _same_tag(module: Module, message: P2PCall, unmatched: list[P2PCall]) -> tuple[Edit, ...]:
+    """Copy the tag of the send to the only recv of the same two ranks that waits for another tag."""
     partners = {
         other.event.call: other
-        for other in lonely
+        for other in unmatched
         if (other.rank, other.peer, message.sends) == (message.peer, message.rank, not other.sends)
     }
     if len(partners) != 1:
         return ()
-    sent, received = sorted((message, *partners.values()), key=lambda each: not each.sends)
+    sent, received = sorted((message, *partners.values()), key=lambda call: not call.sends)
     tag = received.event.argument(3, "tag")
     if tag is None:
         return (with_keyword(module, received.event.call, f"tag={sent.tag}"),)
@@ -139,35 +166,41 @@ def _same_tag(module: Module, message: P2PCall, lonely: list[P2PCall]) -> tuple[
     signatures=(r"rank should not be the same as the rank of the current process", r"invalid root rank: \d+"),
 )
 def send_to_self(script: Script) -> Iterator[Finding]:
-    """A point-to-point call names itself or a rank that does not exist.
+    """A point-to-point call names its own rank or a rank that does not exist.
 
     ## Why it matters
-    `Invalid destination rank: destination rank should not be the same as the rank of the current process`; a rank
-    beyond the world makes the others wait for a key until the timeout.
+    The own rank fails with `Invalid destination rank: destination rank should not be the same as the rank of the
+    current process`. With a rank beyond the world, the others wait for a key until the timeout.
 
     ## Fix
-    Check the peer against get_rank() and get_world_size(): `(rank + 1) % world_size` for a ring.
+    Keep the peer inside the world: `(rank + 1) % world_size` for a ring.
+
+    ## Example
+        # before
+        request = dist.isend(x, dst=rank + 1)
+        # last rank: waits for a rank that does not exist
+
+        # after
+        request = dist.isend(x, dst=(rank + 1) % world_size)
     """
     for module in modules(script):
-        for each in _stuck(module, "self", "nobody"):
-            message = each.message
-            what = (
-                "itself (ValueError)"
-                if each.kind == "self"
-                else f"rank {message.peer}, which no world of that size has"
-            )
+        for blocked in _stuck(module, "self", "no_such_rank"):
+            message = blocked.message
+            verb = "sends to" if message.sends else "receives from"
+            peer = "itself" if blocked.kind == "self" else f"rank {message.peer}, which does not exist"
             yield point(
                 module,
                 message.event.call,
-                f"rank {message.rank} names {what}; expected another rank of the world",
+                f"rank {message.rank} {verb} {peer}",
                 "0 <= peer < world_size, not the own rank",
-                edits=_within(module, message) if each.kind == "nobody" else (),
+                label="ValueError" if blocked.kind == "self" else "no such rank in this world",
+                edits=_within(module, message) if blocked.kind == "no_such_rank" else (),
             )
         yield from _beyond(module)
 
 
 def _within(module: Module, message: P2PCall) -> tuple[Edit, ...]:
-    """A neighbour of a ring for messages that do not wait, else no message beyond the ends of the line."""
+    """Wrap the peer of an isend around in a ring; guard a send at the ends of a line."""
     call = message.event.call
     peer = argument(call, 1, "dst" if message.sends else "src")
     if not isinstance(peer, ast.BinOp) or not isinstance(peer.op, (ast.Add, ast.Sub)):
@@ -182,35 +215,36 @@ def _within(module: Module, message: P2PCall) -> tuple[Edit, ...]:
 
 
 def _beyond(module: Module) -> Iterator[Finding]:
-    """Roots of collectives that no world has, such as `src=world_size`."""
+    """Roots of collectives that are not ranks of the world, such as `src=world_size`."""
     for name, (position, word) in _ROOTS.items():
         for call in module.calls(name):
             root = argument(call, position, word)
             if root is None or has_more(call) or argument(call, GROUP_POSITION.get(name), "group") is not None:
                 continue
             places = rank_contexts(module, module.index.function_of(call))
-            found = each_rank(module, root, places, trusting=True)
-            far = all(type(f) is int and f >= len(places) for f in found)
+            roots = each_rank(module, root, places, trusting=True)
+            far = all(type(f) is int and f >= len(places) for f in roots)
             fixed = isinstance(root, ast.Constant) and places[-1].node_rank != 0
             if far and not fixed:
                 yield point(
                     module,
                     call,
-                    f"{word}={code(module, root)} is rank {found[0]} in a world of {len(places)}, which has none "
-                    f'("invalid root rank"); expected a rank below the world size',
+                    f"{word}={code(module, root)} is rank {roots[0]}, but the world has {len(places)} ranks",
                     f"0 <= {word} < world_size",
-                    edits=(replace(module, root, f"{code(module, root)} - 1"),) if {*found} == {len(places)} else (),
+                    label="invalid root rank",
+                    fix=f"Pass a rank below the world size as {word}.",
+                    edits=(replace(module, root, f"{code(module, root)} - 1"),) if {*roots} == {len(places)} else (),
                 )
 
 
 @send_recv_order.look
 def send_order(hang: Hang) -> Iterator[Finding]:
-    """Both ends send first, or both receive."""
+    """Both ends send first, or both receive first."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.SEND_ORDER):
-        yield conflict_finding(hang, each)
+    for conflict in conflicts(hang, ConflictCause.SEND_ORDER):
+        yield conflict_finding(hang, conflict)
 
 
 @send_without_recv.look
@@ -219,5 +253,5 @@ def no_receiver(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
-    for each in conflicts(hang, ConflictCause.NO_RECEIVER):
-        yield conflict_finding(hang, each).if_certain(each.is_certain)
+    for conflict in conflicts(hang, ConflictCause.NO_RECEIVER):
+        yield conflict_finding(hang, conflict).if_certain(conflict.is_certain)

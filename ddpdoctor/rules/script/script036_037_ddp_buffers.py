@@ -1,4 +1,4 @@
-"""SCRIPT036 and SCRIPT037: the tensors that messages between ranks are sent from and received into."""
+"""SCRIPT036 and SCRIPT037: the buffers of send and recv."""
 
 from __future__ import annotations
 
@@ -30,31 +30,46 @@ def recv_buffer_mismatch(script: Script) -> Iterator[Finding]:
     """The receive buffer differs from what is sent.
 
     ## Why it matters
-    A smaller buffer aborts the receiver (`op.preamble.length <= op.nbytes. 16 vs 8`). Another dtype of the same size
-    gives the bytes a new meaning: 1.0 arrives as 1065353216.
+    A smaller buffer aborts the receiver: `op.preamble.length <= op.nbytes. 16 vs 8`. Another dtype of the same size
+    is misread without an error: 1.0 arrives as 1065353216.
 
     ## Fix
-    Receive into a tensor of the shape and dtype that is sent.
+    Receive into a tensor with the shape and dtype that are sent.
+
+    ## Example
+        # before
+        if rank == 0:
+            dist.send(torch.ones(4), dst=1)
+        else:
+            dist.recv(torch.zeros(2), src=0)
+            # op.preamble.length <= op.nbytes. 16 vs 8
+
+        # after
+        if rank == 0:
+            dist.send(torch.ones(4), dst=1)
+        else:
+            dist.recv(torch.zeros(4), src=0)
     """
     for module in modules(script):
-        told: set[ast.Call] = set()
+        reported: set[ast.Call] = set()
         for world in p2p_outcomes(module):
             for played in world:
                 for sent, received in played.pairs:
                     problem = _mismatch(module, sent.event, received.event)
-                    if problem and received.event.call not in told:
-                        told.add(received.event.call)
+                    if problem and received.event.call not in reported:
+                        reported.add(received.event.call)
                         yield point(
                             module,
                             received.event.call,
-                            problem,
+                            problem[0],
                             "the shape and dtype that are sent",
+                            label=problem[1],
                             edits=_as_sent(module, sent.event, received.event),
                         )
 
 
 def _as_sent(module: Module, sent: Event, received: Event) -> tuple[Edit, ...]:
-    """The buffer made with the size and dtype of what is sent, where it is made for this."""
+    """Create the buffer with the size and dtype that are sent, if it is created for this recv."""
     given = received.argument(0, "tensor")
     made = last_value(module, given) if given is not None else None
     described = _described(module, sent)
@@ -70,20 +85,21 @@ def _as_sent(module: Module, sent: Event, received: Event) -> tuple[Edit, ...]:
     return (replace(module, made, f"{maker}({count}{'' if is_default else dtype}{device})"),)
 
 
-def _mismatch(module: Module, sent: Event, received: Event) -> str:
+def _mismatch(module: Module, sent: Event, received: Event) -> tuple[str, str] | None:
+    """The headline and the label of a buffer that does not fit; None if it fits or is unknown."""
     one, two = _described(module, sent), _described(module, received)
     if one is None or two is None:
-        return ""
+        return None
     line = sent.call.lineno
     if two[0] < one[0]:
-        return f"this buffer has {two[0]} elements, line {line} sends {one[0]}: the receiver aborts; expected {one[0]}"
+        return f"recv buffer has {two[0]} elements, but line {line} sends {one[0]}", "the receiver aborts"
     if one[1] and two[1] and one[1] != two[1]:
-        return f"this buffer is {two[1]}, line {line} sends {one[1]}: the bytes get another meaning; expected {one[1]}"
-    return ""
+        return f"recv buffer is {two[1]}, but line {line} sends {one[1]}", "the bytes are misread, without an error"
+    return None
 
 
 def _described(module: Module, event: Event) -> tuple[int, str] | None:
-    """Elements and dtype of a message's tensor, where the text tells them; "" for a dtype that it does not."""
+    """Elements and dtype of a message's tensor, if the source shows them; "" for an unknown dtype."""
     given = event.argument(0, "tensor")
     made = last_value(module, given) if given is not None else None
     if not isinstance(made, ast.Call) or has_more(made):
@@ -118,7 +134,7 @@ def _product(sizes: list[object]) -> int | None:
 
 
 def _literal(node: ast.expr, dtype: str | None) -> tuple[int, str] | None:
-    """A flat literal: torch.tensor([1.0, 2.0])."""
+    """Elements and dtype of a flat literal: torch.tensor([1.0, 2.0])."""
     items = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node]
     values = [i.value for i in items if isinstance(i, ast.Constant)]
     if len(values) != len(items) or not values:
@@ -129,14 +145,25 @@ def _literal(node: ast.expr, dtype: str | None) -> tuple[int, str] | None:
 
 @cause("SCRIPT037", "isend-not-waited", Severity.ERROR)
 def isend_not_waited(script: Script) -> Iterator[Finding]:
-    """An isend is never waited for or its buffer is changed.
+    """An isend is never waited for, or its buffer is changed before wait.
 
     ## Why it matters
-    The sender goes on while the data is still in its buffer. If it ends, the receiver gets `Connection closed by peer`;
-    if it writes to the buffer, the receiver gets the new content, often zeros.
+    isend returns while the data is still in the buffer. If the sender ends, the receiver fails with `Connection
+    closed by peer`; if the sender writes to the buffer, the receiver gets the new content, often zeros.
 
     ## Fix
-    Keep the request and call `wait()` before the buffer is touched.
+    Keep the request and call `wait()` before the buffer is used again.
+
+    ## Example
+        # before
+        dist.isend(x, dst=1)
+        x.zero_()
+        # rank 1 may receive zeros
+
+        # after
+        request = dist.isend(x, dst=1)
+        request.wait()
+        x.zero_()
     """
     for module in modules(script):
         for call in module.calls("dist.isend"):
@@ -145,10 +172,9 @@ def isend_not_waited(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    "nobody keeps the request of this isend, so that nobody can wait for it; expected wait() before "
-                    "the buffer is "
-                    "used again or the process ends",
+                    "isend() without wait(): its request is discarded",
                     "request.wait()",
+                    label="the message may be lost",
                     edits=(replace(module, call, f"{code(module, call, 400)}.wait()"),),
                 )
             elif isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
@@ -164,9 +190,10 @@ def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Fin
         yield point(
             module,
             call,
-            f"{name} is never waited for: the receiver may lose the message when this process ends; expected "
+            f"isend() without wait(): {name} is never waited for",
             f"{name}.wait()",
-            f"{name}.wait()",
+            label="the message may be lost",
+            fix=f"Call `{name}.wait()` before the process ends.",
             edits=(replace(module, call, f"{code(module, call, 400)}.wait()"),),
         )
         return
@@ -177,16 +204,16 @@ def _kept(module: Module, call: ast.Call, statement: ast.Assign) -> Iterator[Fin
         yield point(
             module,
             changed,
-            f"{tensor} is changed before {name}.wait(), while isend of line {call.lineno} may still be reading it: "
-            "the receiver gets "
-            "the new content; expected wait() first",
+            f"{tensor} is changed before {name}.wait() (isend in line {call.lineno})",
             f"{name}.wait() before",
+            label="the receiver gets the new content",
+            fix=f"Call `{name}.wait()` before this line.",
             edits=waited(module, name, before(module, module.index.statement(changed), f"{name}.wait()"), statement),
         )
 
 
 def _changed(module: Module, call: ast.Call, statement: ast.Assign, request: str) -> ast.AST | None:
-    """The first statement after an isend that writes to its tensor, unless something waits before."""
+    """The first statement after an isend that writes to its tensor, unless a wait comes first."""
     tensor = argument(call, 0, "tensor")
     parent = module.index.parents[statement]
     block = next(

@@ -1,4 +1,4 @@
-"""SCRIPT038: the result of an asynchronous collective, read before anybody waited for it."""
+"""SCRIPT038: the result of an asynchronous collective is read before wait()."""
 
 from __future__ import annotations
 
@@ -22,10 +22,20 @@ def async_result_read_early(script: Script) -> Iterator[Finding]:
     """The result of an asynchronous collective is read before wait.
 
     ## Why it matters
-    The tensor still holds the old value, or part of the new one. There is no error.
+    The tensor still holds the old value, or a part of the new one. There is no error.
 
     ## Fix
-    `work = dist.all_reduce(t, async_op=True)`, then `work.wait()` before the tensor is read.
+    Call `work.wait()` before the tensor is read.
+
+    ## Example
+        # before
+        dist.all_reduce(t, async_op=True)
+        print(t.sum())
+
+        # after
+        work = dist.all_reduce(t, async_op=True)
+        work.wait()
+        print(t.sum())
     """
     for module in modules(script):
         for call in _asynchronous(module):
@@ -33,15 +43,14 @@ def async_result_read_early(script: Script) -> Iterator[Finding]:
             if not isinstance(tensor, (ast.Name, ast.Attribute)):
                 continue
             text = ast.unparse(tensor)
-            read = _read_before_wait(module, call, text) or _read_in_turns(module, call, text)
+            read = _read_before_wait(module, call, text) or _read_in_later_loop(module, call, text)
             if read is not None:
                 yield point(
                     module,
                     read,
-                    f"{text} is read while {code(module, call.func)} of line {call.lineno} may still be writing "
-                    "it: the value is "
-                    "the old one or half done; expected wait() before",
+                    f"{text} is read before {code(module, call.func)}() (line {call.lineno}) has finished",
                     "work.wait() before this line",
+                    label="the value is old or incomplete",
                     edits=_waited(module, call, read),
                 )
 
@@ -59,7 +68,7 @@ def _waited(module: Module, call: ast.Call, read: ast.AST) -> tuple[Edit, ...]:
 
 
 def _all_waited(module: Module, kept: str, end: ast.stmt, read: ast.AST) -> tuple[Edit, ...]:
-    """A loop that waits for all requests before the one that reads, in place of the one that comes too late."""
+    """Wait for all requests before the loop that reads, and delete the loop that waits too late."""
     block = next((b for b in blocks(module.index.parents[end]) if end in b), [])
     later = block[block.index(end) + 1 :] if block else []
     reading = next((s for s in later if any(n is read for n in ast.walk(s))), None)
@@ -83,7 +92,7 @@ def _asynchronous(module: Module) -> Iterator[ast.Call]:
 
 
 def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | None:
-    """The first use of the tensor after the call and before anything waits, among the statements that follow."""
+    """The first use of the tensor after the call and before a wait, among the statements that follow."""
     statement = module.index.statement(call)
     parent = module.index.parents.get(call)
     handle = (
@@ -93,7 +102,7 @@ def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | No
     )
     kept = _list_of(module, call)
     if kept is not None and kept[1] is not statement:
-        handle = kept[0]  # `works.append(call)`: what follows belongs to the same turn
+        handle = kept[0]  # `works.append(call)`: what follows is in the same iteration
     elif not (isinstance(parent, ast.Expr) or (isinstance(parent, ast.Assign) and handle)):
         return None
     block = next((b for b in blocks(module.index.parents[statement]) if statement in b), [])
@@ -116,7 +125,7 @@ def _read_before_wait(module: Module, call: ast.Call, name: str) -> ast.AST | No
 
 
 def _list_of(module: Module, call: ast.Call) -> tuple[str, ast.stmt, ast.For | ast.comprehension] | None:
-    """The list that keeps the requests of a loop, where the loop ends, and the loop: `works.append(call)`, or `[call for …]`."""
+    """The list that holds the requests of a loop, where the loop ends, and the loop: `works.append(call)`, or `[call for …]`."""
     parent, statement = module.index.parents.get(call), module.index.statement(call)
     if isinstance(parent, ast.ListComp) and len(parent.generators) == 1:
         target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is parent else None
@@ -128,8 +137,8 @@ def _list_of(module: Module, call: ast.Call) -> tuple[str, ast.stmt, ast.For | a
     return (func.value.id, loop, loop) if isinstance(func.value, ast.Name) else None
 
 
-def _read_in_turns(module: Module, call: ast.Call, name: str) -> ast.AST | None:
-    """The first use in a later loop over the same tensors, where the requests are kept in a list that nobody looked at."""
+def _read_in_later_loop(module: Module, call: ast.Call, name: str) -> ast.AST | None:
+    """The first use in a later loop over the same tensors, if the list of requests has not been used yet."""
     handles = _list_of(module, call)
     if handles is None:
         return None
@@ -158,7 +167,7 @@ def _waits(node: ast.AST) -> bool:
 
 
 def _is_read(module: Module, read: ast.Name | ast.Attribute, following: ast.stmt) -> bool:
-    """A use of the value: not the next collective's argument, not a mere question for its shape."""
+    """Whether a use reads the value: not an argument of the next collective, and not only its shape."""
     parent = module.index.parents[read]
     is_called = (
         isinstance(following, ast.Expr) and isinstance(following.value, ast.Call) and following.value.func is parent

@@ -1,4 +1,4 @@
-"""SCRIPT040 to SCRIPT042: lists of tensors, one for each rank."""
+"""SCRIPT040 to SCRIPT042: lists of tensors, one per rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
-from ddpdoctor.rules.script.rank_branches import comes_to
+from ddpdoctor.rules.script.rank_branches import ranks_reaching
 from ddpdoctor.rules.script.script_questions import (
     argument,
     each_rank,
@@ -50,11 +50,22 @@ def gather_list_on_wrong_rank(script: Script) -> Iterator[Finding]:
     """gather_list or scatter_list is on the wrong rank.
 
     ## Why it matters
-    ``Argument ``gather_list`` must NOT be specified on non-destination ranks`` on every other rank, or `must be
-    specified on destination rank` on that one; the other side waits and gets `Connection closed by peer`.
+    torch raises `Argument ``gather_list`` must NOT be specified on non-destination ranks` on the other ranks, or
+    `must be specified on destination rank` on that one. The remaining ranks wait and fail with `Connection closed by
+    peer`.
 
     ## Fix
-    Pass the list on the destination (gather) or the source (scatter) only, and None elsewhere.
+    Pass the list on the destination (gather) or the source (scatter) only, and None on the other ranks.
+
+    ## Example
+        # before
+        outs = [torch.zeros_like(t) for _ in range(world_size)]
+        dist.gather(t, gather_list=outs, dst=0)
+        # ValueError: Argument ``gather_list`` must NOT be specified on non-destination ranks
+
+        # after
+        outs = [torch.zeros_like(t) for _ in range(world_size)] if rank == 0 else None
+        dist.gather(t, gather_list=outs, dst=0)
     """
     for module in modules(script):
         for name, root in (("dist.gather", "dst"), ("dist.scatter", "src")):
@@ -67,14 +78,14 @@ def gather_list_on_wrong_rank(script: Script) -> Iterator[Finding]:
 
 
 def _is_of_program(module: Module, call: ast.Call) -> bool:
-    """Whether it is known here which ranks come to a call: not in a helper that only other files call."""
-    waiting, seen = [module.index.function_of(call)], set[Function | None]()
+    """Whether the ranks that reach a call are known: not in a helper that only other files call."""
+    waiting, visited = [module.index.function_of(call)], set[Function | None]()
     while waiting:
         function = waiting.pop()
         if function is None or any(s.function is function for s in module.spawns):
             return True
-        if function not in seen:
-            seen.add(function)
+        if function not in visited:
+            visited.add(function)
             waiting += [module.index.function_of(c) for c in module.callers.get(function, ())]
     return False
 
@@ -83,8 +94,8 @@ def _wrong(
     module: Module, call: ast.Call, given: ast.expr | None, root: ast.expr | None, keyword: str, word: str
 ) -> Iterator[Finding]:
     places = rank_contexts(module, module.index.function_of(call))
-    comes = comes_to(module, call)
-    if comes is None or (given is None and not _is_of_program(module, call)):
+    reaches = ranks_reaching(module, call)
+    if reaches is None or (given is None and not _is_of_program(module, call)):
         return
     roots = each_rank(module, root, places, trusting=True) if root is not None else [0] * len(places)
     if len(set(map(repr, roots))) != 1 or type(roots[0]) is not int:
@@ -93,18 +104,17 @@ def _wrong(
     filled = [_is_filled(v) for v in lists]
     if given is not None and _is_cut_up(module, given):
         filled = [True] * len(places)
-    for place, is_filled, is_here in zip(places, filled, comes, strict=True):
+    for place, is_filled, is_here in zip(places, filled, reaches, strict=True):
         if is_here and is_filled is not None and is_filled is not (place.rank == roots[0]):
-            where = (
-                f"on rank {place.rank}"
-                if is_filled and not all(comes)
-                else "on every rank"
-                if is_filled
-                else f"not on rank {roots[0]}"
-            )
+            if not is_filled:
+                message = f"{keyword} is missing on rank {place.rank}, which is {word}"
+            elif all(reaches):
+                message = f"{keyword} is passed on every rank, but only {word}={roots[0]} may have it"
+            else:
+                message = f"{keyword} is passed on rank {place.rank}, but only {word}={roots[0]} may have it"
             misplaced = given if is_filled else None
-            edits: tuple[Edit, ...] = _lacking(module, call, given, all(comes), roots[0])
-            if misplaced is not None and not all(comes):
+            edits: tuple[Edit, ...] = _lacking(module, call, given, all(reaches), roots[0])
+            if misplaced is not None and not all(reaches):
                 edits = without_argument(module, call, misplaced)
             elif misplaced is not None:
                 only = f"{code(module, misplaced, 200)} if dist.get_rank() == {roots[0]} else None"
@@ -112,16 +122,17 @@ def _wrong(
             yield point(
                 module,
                 misplaced or call,
-                f"{keyword} is given {where}: torch raises a ValueError on rank {place.rank} and the others wait; "
-                f"expected it on {word}={roots[0]} only, None elsewhere",
+                message,
                 f"{keyword} on rank {roots[0]} only",
+                label=f"ValueError on rank {place.rank}, the others wait",
+                fix=f"Pass {keyword} on rank {roots[0]} only, and None on the other ranks.",
                 edits=edits,
             )
             return
 
 
 def _lacking(module: Module, call: ast.Call, given: ast.expr | None, by_all: bool, root: int) -> tuple[Edit, ...]:
-    """The list that a gather lacks on its destination, or the two arms of a choice the other way round."""
+    """Add the list that a gather needs on its destination, or swap the two arms of a conditional expression."""
     if isinstance(given, ast.IfExp):
         one, two = code(module, given.body, 200), code(module, given.orelse, 200)
         return (replace(module, given, f"{two} if {code(module, given.test, 200)} else {one}"),)
@@ -135,7 +146,7 @@ def _lacking(module: Module, call: ast.Call, given: ast.expr | None, by_all: boo
 
 
 def _is_cut_up(module: Module, given: ast.expr) -> bool:
-    """`tensor.chunk(n)`, also as a list: parts, wherever it is reached."""
+    """Whether the value is `tensor.chunk(n)`, also as a list: never empty."""
     made = last_value(module, given)
     if isinstance(made, ast.Call) and module.names.of(made.func) in ("list", "tuple") and len(made.args) == 1:
         made = made.args[0]
@@ -143,10 +154,10 @@ def _is_cut_up(module: Module, given: ast.expr) -> bool:
     return isinstance(func, ast.Attribute) and func.attr in ("chunk", "split", "unbind", "tensor_split")
 
 
-def _is_filled(found: object) -> bool | None:
-    if found is None:
+def _is_filled(values: object) -> bool | None:
+    if values is None:
         return False
-    return bool(found) if isinstance(found, (list, tuple)) else None
+    return bool(values) if isinstance(values, (list, tuple)) else None
 
 
 @cause(
@@ -159,11 +170,21 @@ def tensor_list_length_literal(script: Script, launch: Launch | None = None) -> 
     """A tensor list has a fixed length instead of the world size.
 
     ## Why it matters
-    `ProcessGroupGloo::scatter: Incorrect input list size 4. Input list size should be 2`, as soon as the world has
-    another size; ranks that are not the root wait.
+    With another world size torch raises `ProcessGroupGloo::scatter: Incorrect input list size 4. Input list size
+    should be 2`. The ranks that are not the root wait.
 
     ## Fix
     Build the list from `dist.get_world_size()`.
+
+    ## Example
+        # before
+        parts = [torch.ones(1) for _ in range(4)]
+        dist.scatter(out, scatter_list=parts, src=0)
+        # ProcessGroupGloo::scatter: Incorrect input list size 4. Input list size should be 2
+
+        # after
+        parts = [torch.ones(1) for _ in range(dist.get_world_size())]
+        dist.scatter(out, scatter_list=parts, src=0)
     """
     for module in modules(script):
         start = start_of(module, launch)
@@ -175,20 +196,20 @@ def tensor_list_length_literal(script: Script, launch: Launch | None = None) -> 
                 length = _literal_length(module, given)
                 world = _world_of(module, start.world if start is not None else None)
                 if length is not None and length > 1 and world != length:
-                    known = f"this world has {world} ranks" if world else "any other world size fails"
+                    limit = f"but the world has {world} ranks" if world else "whatever the world size"
                     yield point(
                         module,
                         given,
-                        f"{code(module, given, 40)} has {length} tensors whatever the world size: {known} "
-                        '("Incorrect list size"); expected one tensor a rank',
+                        f"{code(module, given, 40)} has {length} tensors, {limit}",
                         "a list of dist.get_world_size() tensors",
+                        label="Incorrect list size: one tensor per rank",
                         severity=None if world else Severity.WARNING,
                         edits=_counted(module, given),
                     )
 
 
 def _counted(module: Module, given: ast.expr) -> tuple[Edit, ...]:
-    """The list made for any world size, where all its tensors are made alike."""
+    """Build the list for any world size, if all its tensors are built the same way."""
     made = last_value(module, given)
     texts = {ast.unparse(e) for e in made.elts} if isinstance(made, (ast.List, ast.Tuple)) else set()
     turns = made.generators[0].iter if isinstance(made, ast.ListComp) and len(made.generators) == 1 else None
@@ -210,7 +231,7 @@ def _world_of(module: Module, started: int | None) -> int | None:
 
 
 def _literal_length(module: Module, node: ast.expr) -> int | None:
-    """The length that the text fixes: a list of elements, or a comprehension over range of a number."""
+    """The length that the source fixes: a list of elements, or a comprehension over the range of a number."""
     made = last_value(module, node)
     if isinstance(made, (ast.List, ast.Tuple)) and made.elts and not any(isinstance(e, ast.Starred) for e in made.elts):
         return len(made.elts)
@@ -225,21 +246,30 @@ def _literal_length(module: Module, node: ast.expr) -> int | None:
 
 
 def _number(module: Module, node: ast.expr) -> int | None:
-    """A whole number that stands in the file itself."""
-    found = value(module, node) if is_literal(module, node) else None
-    return found if type(found) is int else None
+    """An integer that is in the file itself."""
+    number = value(module, node) if is_literal(module, node) else None
+    return number if type(number) is int else None
 
 
 @cause("SCRIPT042", "gather-list-aliased", Severity.ERROR)
 def gather_list_aliased(script: Script) -> Iterator[Finding]:
-    """all_gather is given one tensor several times.
+    """all_gather gets one tensor several times.
 
     ## Why it matters
     `[t] * world_size` holds one tensor many times, so that every entry shows what was received last. There is no
     error.
 
     ## Fix
-    `[torch.zeros_like(t) for _ in range(world_size)]`.
+    Create one tensor per rank: `[torch.zeros_like(t) for _ in range(world_size)]`.
+
+    ## Example
+        # before
+        outs = [torch.zeros_like(t)] * world_size
+        dist.all_gather(outs, t)
+
+        # after
+        outs = [torch.zeros_like(t) for _ in range(world_size)]
+        dist.all_gather(outs, t)
     """
     for module in modules(script):
         for name in ("dist.all_gather", "dist.gather"):
@@ -263,7 +293,7 @@ def gather_list_aliased(script: Script) -> Iterator[Finding]:
 
 
 def _is_one(module: Module, made: ast.ListComp) -> bool:
-    """`[t for _ in range(n)]`: the element is a name that the comprehension does not bind."""
+    """Whether it is `[t for _ in range(n)]`: the element is a name that the comprehension does not bind."""
     bound = {n.id for g in made.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
     return isinstance(made.elt, ast.Name) and made.elt.id not in bound and len(made.generators) == 1
 
@@ -272,9 +302,10 @@ def _one_tensor(module: Module, made: ast.expr, text: str) -> Finding:
     return point(
         module,
         made,
-        f"{code(module, made)} is one tensor many times: after the call every entry shows the same rank's value; "
-        "expected a tensor of its own for each rank",
+        f"{code(module, made)} repeats one tensor",
         text,
+        label="every entry gets the same value",
+        fix=f"Write `{text}`.",
         edits=(replace(module, made, text),),
     )
 

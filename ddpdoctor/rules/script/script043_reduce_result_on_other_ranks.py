@@ -1,4 +1,4 @@
-"""SCRIPT043: the result of a reduce, which one rank alone holds."""
+"""SCRIPT043: only one rank has the result of a reduce."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ def reduce_result_on_other_ranks(script: Script) -> Iterator[Finding]:
     """The result of reduce is used on a rank that is not the destination.
 
     ## Why it matters
-    Only the destination holds the result. The others hold partial sums that look like results: of four ranks with ones
-    each, Gloo leaves 4, 3, 2 and 1.
+    Only the destination has the result. The other ranks have partial sums that look like results: with ones on four
+    ranks, Gloo leaves 4, 3, 2 and 1.
 
     ## Fix
     Use all_reduce, or read the result on the destination only.
+
+    ## Example
+        # before
+        dist.reduce(total, dst=0)
+        print(rank, total.item() / world_size)
+
+        # after
+        dist.all_reduce(total)
+        print(rank, total.item() / world_size)
     """
     for module in modules(script):
         for call in module.calls("dist.reduce"):
@@ -41,16 +50,15 @@ def reduce_result_on_other_ranks(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     read,
-                    f"{tensor.id} is used on all ranks after reduce (line {call.lineno}), but only the destination "
-                    "holds the sum; "
-                    "expected all_reduce, or a use on the destination only",
+                    f"{tensor.id} is used on all ranks, but reduce() (line {call.lineno}) fills only its destination",
                     "all_reduce, or `if rank == dst`",
+                    label="a partial sum on the other ranks",
                     edits=_on_all(module, call),
                 )
 
 
 def _on_all(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """all_reduce in place of reduce, without its destination."""
+    """Replace reduce with all_reduce, without its destination."""
     root = argument(call, 1, "dst")
     name = code(module, call.func).removesuffix("reduce")
     if root is None or not isinstance(call.func, ast.Attribute):
@@ -59,11 +67,11 @@ def _on_all(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 
 def _is_shown(module: Module, read: ast.AST) -> bool:
-    """A use that is a result: returned, printed, logged, computed on; not put away into a dict or list."""
+    """Whether a use shows the result: returned, printed, logged, computed on; not stored in a dict or list."""
     function = module.index.function_of(read)
     for parent, child in module.index.enclosing(read):
         if isinstance(parent, ast.Return) and function is not None and "reduce" in function.name:
-            return False  # a reduce of the project's own: its callers know where the result is
+            return False  # a reduce function of the project: its callers know which rank has the result
         if isinstance(parent, ast.Assign) and _is_for_some(module, parent):
             return False
         if isinstance(parent, ast.Call) and child is not parent.func and _acts_on_some(module, parent):
@@ -78,7 +86,7 @@ def _is_shown(module: Module, read: ast.AST) -> bool:
 
 
 def _is_for_some(module: Module, statement: ast.Assign) -> bool:
-    """Whether what is computed goes into a name that only branches of some ranks read."""
+    """Whether the computed value goes into a name that only branches of some ranks read."""
     name = statement.targets[0]
     scope = module.index.scope(name)
     uses = [
@@ -91,7 +99,7 @@ def _is_for_some(module: Module, statement: ast.Assign) -> bool:
 
 
 def _acts_on_some(module: Module, call: ast.Call) -> bool:
-    """Whether a function of the project reads what it is given in branches of some ranks only, as `print0` does."""
+    """Whether a function of the project uses its arguments in branches of some ranks only, as `print0` does."""
     target = module.target(call)
     if target is None:
         return False
@@ -103,13 +111,13 @@ def _acts_on_some(module: Module, call: ast.Call) -> bool:
 
 
 def _is_shape(module: Module, node: ast.Name) -> bool:
-    """`tensor.device`, `tensor.shape`: nothing of its value."""
+    """Whether a use is `tensor.device` or `tensor.shape`, which does not read the value."""
     parent = module.index.parents.get(node)
     return isinstance(parent, ast.Attribute) and parent.attr in ("device", "dtype", "shape", "is_cuda")
 
 
 def _knows_where(module: Module, node: ast.AST) -> bool:
-    """Whether the text tells the ranks apart where it changes the result, or is a reduce of the project's own."""
+    """Whether the script distinguishes the ranks where it changes the result, or is in a reduce function of the project."""
     function = module.index.function_of(node)
     return in_rank_branch(module, node) or (function is not None and "reduce" in function.name)
 

@@ -1,4 +1,4 @@
-"""SCRIPT044 and SCRIPT048: how the data is shared out among the ranks."""
+"""SCRIPT044 and SCRIPT048: how the data is divided among the ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REDUCING = ("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce")
 
 
 def _name_around(module: Module, call: ast.Call) -> str:
-    """The name that a call's result is given to, and what it is given: for telling training from evaluation."""
+    """The name of a call's result, its first argument, and its function: to distinguish training from evaluation."""
     statement = module.index.statement(call)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     function = module.index.function_of(call)
@@ -50,11 +50,18 @@ def distributed_sampler_missing(script: Script) -> Iterator[Finding]:
     """Every rank reads all the data.
 
     ## Why it matters
-    No error: N GPUs do the same work N times, the epoch is not shorter than on one, and the effective batch holds each
-    sample N times.
+    There is no error: N GPUs do the same work N times, and an epoch takes as long as on one GPU. The effective batch
+    contains each sample N times.
 
     ## Fix
-    `DataLoader(dataset, sampler=DistributedSampler(dataset), ...)`, without shuffle=True.
+    Pass `sampler=DistributedSampler(dataset)` to the DataLoader, without `shuffle=True`.
+
+    ## Example
+        # before
+        loader = DataLoader(dataset, batch_size=32, shuffle=True)
+
+        # after
+        loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
     """
     for module in modules(script):
         if not module.calls("DDP") or module.frameworks or is_alone(module) or _shards_itself(module):
@@ -68,18 +75,21 @@ def distributed_sampler_missing(script: Script) -> Iterator[Finding]:
             yield point(
                 module,
                 call,
-                "every rank reads the whole dataset through this DataLoader: nothing divides it among the ranks; "
-                "expected "
+                "DataLoader without DistributedSampler: every rank reads the whole dataset",
                 "sampler=DistributedSampler(dataset)",
-                "sampler=DistributedSampler(dataset)",
+                label="no sampler divides the data",
                 edits=_shared_out(module, call),
             )
 
 
 def _shared_out(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """The sampler, and the epoch for it where there is a loop over epochs."""
-    sampled, told = _sampled(module, call), _epoch_told(module)
-    return (*sampled, *told) if sampled and (told or epochs(module) is None or "set_epoch" in module.text) else ()
+    """Add the sampler, and set_epoch where there is a loop over epochs."""
+    sampled, epoch_set = _sampled(module, call), _epoch_set(module)
+    return (
+        (*sampled, *epoch_set)
+        if sampled and (epoch_set or epochs(module) is None or "set_epoch" in module.text)
+        else ()
+    )
 
 
 def _sampled(module: Module, call: ast.Call) -> tuple[Edit, ...]:
@@ -101,16 +111,16 @@ def _sampled(module: Module, call: ast.Call) -> tuple[Edit, ...]:
     )
 
 
-def _epoch_told(module: Module) -> tuple[Edit, ...]:
-    """The new sampler is told the epoch in the loop over epochs, through the only loader that is read in it."""
+def _epoch_set(module: Module) -> tuple[Edit, ...]:
+    """Set the epoch of the new sampler in the loop over epochs, through the only loader that is read in the loop."""
     loop = epochs(module)
     if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
         return ()
     read = [n.iter for n in ast.walk(loop) if isinstance(n, ast.For) and n is not loop]
     loaders = {ast.unparse(r.args[0] if isinstance(r, ast.Call) and r.args else r) for r in read}
     names = {text for text in loaders if text.replace(".", "_").isidentifier() and not _EVALUATION.search(text)}
-    told = f"{names.pop()}.sampler.set_epoch({loop.target.id})" if len(names) == 1 else ""
-    return (before(module, loop.body[0], told),) if told else ()
+    text = f"{names.pop()}.sampler.set_epoch({loop.target.id})" if len(names) == 1 else ""
+    return (before(module, loop.body[0], text),) if text else ()
 
 
 def _trains(module: Module) -> bool:
@@ -118,8 +128,8 @@ def _trains(module: Module) -> bool:
 
 
 def _shards_itself(module: Module) -> bool:
-    """Anything that may divide the data: a sampler of any kind, slices by rank, datasets that stream."""
-    words = (
+    """Whether anything may divide the data: a sampler of any kind, slices by rank, datasets that stream."""
+    names = (
         "DistributedSampler",
         "split_dataset_by_node",
         "IterableDataset",
@@ -128,11 +138,11 @@ def _shards_itself(module: Module) -> bool:
         "StreamingDataset",
         "Sampler(",
     )
-    return any(word in module.text for word in words)
+    return any(name in module.text for name in names)
 
 
 def _is_plain(module: Module, call: ast.Call) -> bool:
-    """The dataset is made in this file without a word of ranks, also where a function is given it."""
+    """Whether the dataset is created in this file without any use of the rank, also through the parameter of a function."""
     dataset = argument(call, 0, "dataset")
     makers = list(_makers(module, dataset)) if dataset is not None else [None]
     texts = [ast.unparse(made) for made in makers if made is not None]
@@ -142,14 +152,14 @@ def _is_plain(module: Module, call: ast.Call) -> bool:
 
 
 def _is_seeded_by_rank(module: Module) -> bool:
-    """Random data that each rank draws for itself is its own share."""
+    """Whether each rank draws its own random data, which divides it."""
     seeds = [c.args[0] for c in module.calls("torch.manual_seed", "random.seed", "numpy.random.seed") if c.args]
-    found = [each_rank(module, seed, trusting=True) for seed in seeds]
-    return any(Unknown.VARIES in f or any(v != f[0] for v in f) for f in found)
+    values = [each_rank(module, seed, trusting=True) for seed in seeds]
+    return any(Unknown.VARIES in f or any(v != f[0] for v in f) for f in values)
 
 
 def _makers(module: Module, node: ast.expr, depth: int = 0) -> Iterator[ast.expr | None]:
-    """The expressions that make what a name holds, through parameters and the calls that fill them; None: unknown."""
+    """The expressions that create what a name holds, through parameters and the calls that pass them; None: unknown."""
     if isinstance(node, ast.Attribute):
         made = only_assignment(module, node)
         yield made
@@ -170,11 +180,11 @@ def _makers(module: Module, node: ast.expr, depth: int = 0) -> Iterator[ast.expr
         calls = module.callers.get(function, []) if function is not None else []
         is_method = function is not None and isinstance(module.index.parents.get(function), ast.ClassDef)
         given = [argument_of(c, function, node.id, is_method) for c in calls] if function is not None else []
-        for each in given or [None]:
-            if each is None:
+        for passed in given or [None]:
+            if passed is None:
                 yield None
             else:
-                yield from _makers(module, each, depth + 1)
+                yield from _makers(module, passed, depth + 1)
     if bound is None or depth >= 4:
         yield None
 
@@ -184,11 +194,26 @@ def sampler_pads_evaluation(script: Script) -> Iterator[Finding]:
     """The sampler repeats samples to fill the last batch of an evaluation.
 
     ## Why it matters
-    Where the size of the dataset is no multiple of the world size, some samples count twice in the metric.
+    If the size of the dataset is not a multiple of the world size, some samples count twice in the metric.
 
     ## Fix
-    Gather the predictions and cut them: `torch.cat(parts)[: len(dataset)]`; or weight by the real count. `--diff` leaves
-    this to the author, who knows the metric.
+    Gather the predictions and cut them: `torch.cat(parts)[: len(dataset)]`.
+
+    Or weight by the real count. `--diff` does not correct this: only the author knows the metric.
+
+    ## Example
+        # before
+        sampler = DistributedSampler(val_set, shuffle=False)
+        correct = evaluate(ddp, DataLoader(val_set, sampler=sampler))
+        dist.all_reduce(correct)
+        accuracy = correct / (len(sampler) * world_size)
+
+        # after
+        sampler = DistributedSampler(val_set, shuffle=False)
+        hits = evaluate(ddp, DataLoader(val_set, sampler=sampler))  # one entry per sample
+        parts = [torch.zeros_like(hits) for _ in range(world_size)]
+        dist.all_gather(parts, hits)
+        accuracy = torch.stack(parts, 1).flatten()[: len(val_set)].float().mean()
     """
     for module in modules(script):
         if module.frameworks or is_test(module) or not module.calls(*REDUCING):
@@ -202,15 +227,14 @@ def sampler_pads_evaluation(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    "this sampler repeats samples until all ranks have equally many, and the evaluation counts "
-                    "those twice; expected "
-                    "the metric to leave them out",
+                    "DistributedSampler pads the evaluation: some samples may count twice",
                     "results cut to len(dataset)",
+                    label="cut the results to len(dataset)",
                 )
 
 
 def epochs(module: Module) -> ast.For | ast.While | None:
-    """A loop over epochs: named so, or one that trains on a loader again and again."""
+    """A loop over epochs: named so, or one that iterates over a loader several times."""
     named = _named_epochs(module)
     if named is not None or not _trains(module):
         return named
@@ -218,10 +242,10 @@ def epochs(module: Module) -> ast.For | ast.While | None:
 
 
 def _repeats(module: Module, loop: ast.For) -> bool:
-    """`for _ in range(n):` around a loop over a loader, in it or in a function of this file that it calls."""
+    """Whether it is `for _ in range(n):` around a loop over a loader, in it or in a function of this file that it calls."""
     counted = isinstance(loop.iter, ast.Call) and module.names.of(loop.iter.func) == "range"
-    turns = value(module, loop.iter)
-    if not counted or (isinstance(turns, list) and len(turns) < 2):
+    iterations = value(module, loop.iter)
+    if not counted or (isinstance(iterations, list) and len(iterations) < 2):
         return False
     nodes = list(inner(loop))
     targets = [t for n in nodes if isinstance(n, ast.Call) and (t := module.target(n)) is not None]

@@ -1,4 +1,4 @@
-"""SCRIPT045 to SCRIPT047: samplers, told the epoch or not, beside shuffle, or over what has no length."""
+"""SCRIPT045 to SCRIPT047: samplers without set_epoch, with shuffle, or over a dataset without a length."""
 
 from __future__ import annotations
 
@@ -21,11 +21,23 @@ def sampler_epoch_not_set(script: Script) -> Iterator[Finding]:
     """The sampler uses the same order in every epoch.
 
     ## Why it matters
-    DistributedSampler shuffles with seed + epoch, and the epoch stays 0 until it is told: every epoch sees the data in
-    the same order, which costs convergence and shows nowhere.
+    DistributedSampler shuffles with seed + epoch, and the epoch stays 0 until set_epoch is called. Every epoch has
+    the same order, which slows convergence without any error.
 
     ## Fix
-    `sampler.set_epoch(epoch)` at the start of each epoch.
+    Call `sampler.set_epoch(epoch)` at the start of each epoch.
+
+    ## Example
+        # before
+        for epoch in range(epochs):
+            for batch in loader:
+                train(ddp, batch)
+
+        # after
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            for batch in loader:
+                train(ddp, batch)
     """
     for module in modules(script):
         if "set_epoch" in module.text or module.frameworks:
@@ -44,11 +56,11 @@ def sampler_epoch_not_set(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    f"nothing tells this sampler the epoch, so that the loop of line {loop.lineno} sees one order in "
-                    "every epoch; "
-                    "expected set_epoch at its start",
+                    "DistributedSampler without set_epoch(): every epoch has the same order",
                     f"{name}.set_epoch(epoch)",
-                    edits=_told(module, loop, name),
+                    label=f"the epoch stays 0 (loop in line {loop.lineno})",
+                    fix=f"Call `{name}.set_epoch(epoch)` at the start of each epoch (line {loop.lineno}).",
+                    edits=_epoch_set(module, loop, name),
                 )
 
 
@@ -66,7 +78,7 @@ def _sampler_name(module: Module, call: ast.Call) -> str:
     return f"{ast.unparse(kept[0])}.sampler" if len(makers) == len(kept) == 1 else "sampler"
 
 
-def _told(module: Module, loop: ast.For | ast.While, name: str) -> tuple[Edit, ...]:
+def _epoch_set(module: Module, loop: ast.For | ast.While, name: str) -> tuple[Edit, ...]:
     counter = (
         loop.target if isinstance(loop, ast.For) else next(n for n in ast.walk(loop.test) if isinstance(n, ast.Name))
     )
@@ -89,10 +101,18 @@ def shuffle_with_sampler(script: Script) -> Iterator[Finding]:
     """A DataLoader has both shuffle and a sampler.
 
     ## Why it matters
-    `ValueError: sampler option is mutually exclusive with shuffle`, when the loader is made.
+    Creating the loader fails with `ValueError: sampler option is mutually exclusive with shuffle`.
 
     ## Fix
-    Drop shuffle=True: DistributedSampler shuffles by itself.
+    Remove `shuffle=True`: DistributedSampler shuffles by itself.
+
+    ## Example
+        # before
+        loader = DataLoader(dataset, shuffle=True, sampler=DistributedSampler(dataset))
+        # ValueError: sampler option is mutually exclusive with shuffle
+
+        # after
+        loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
     """
     for module in modules(script):
         for call in module.calls("DataLoader"):
@@ -101,15 +121,16 @@ def shuffle_with_sampler(script: Script) -> Iterator[Finding]:
             sampler = argument(call, 3, "sampler") or options.get("sampler")
             if shuffle is None or sampler is None or value(module, shuffle) is not True:
                 continue
-            made = each_rank(module, sampler)
-            if all(isinstance(m, CallResult) and m.name == "DistributedSampler" for m in made) or _is_sampler(
+            samplers = each_rank(module, sampler)
+            if all(isinstance(m, CallResult) and m.name == "DistributedSampler" for m in samplers) or _is_sampler(
                 module, sampler
             ):
                 yield point(
                     module,
                     call,
-                    "shuffle=True beside a sampler is a ValueError (mutually exclusive); expected the sampler alone",
+                    "DataLoader has both shuffle=True and a sampler",
                     "no shuffle",
+                    label="ValueError: mutually exclusive",
                     edits=without_argument(module, call, shuffle) if not options else (),
                 )
 
@@ -131,15 +152,31 @@ def _is_sampler(module: Module, node: ast.expr) -> bool:
     Severity.ERROR,
 )
 def sampler_on_iterable_dataset(script: Script) -> Iterator[Finding]:
-    """A DistributedSampler is given an IterableDataset.
+    """A DistributedSampler gets an IterableDataset.
 
     ## Why it matters
-    `TypeError: object of type '…' has no len()`: an IterableDataset has no length and no indices to divide. Without the
-    sampler every rank reads all of it.
+    It fails with `TypeError: object of type '…' has no len()`, because an IterableDataset has no length and no
+    indices. Without the sampler every rank reads all of the data.
 
     ## Fix
-    Divide inside the dataset, by rank and by worker: `itertools.islice(items, rank, None, world_size)`. `--diff` leaves
-    this to the author, who knows how the items are read.
+    Divide inside the dataset: `itertools.islice(items, rank, None, world_size)`.
+
+    With several workers per loader, divide by rank and by worker. `--diff` does not correct this: only the author
+    knows how the items are read.
+
+    ## Example
+        # before
+        class Stream(IterableDataset):
+            def __iter__(self):
+                yield from self.items
+
+        sampler = DistributedSampler(Stream())
+        # TypeError: object of type 'Stream' has no len()
+
+        # after
+        class Stream(IterableDataset):
+            def __iter__(self):
+                yield from itertools.islice(self.items, dist.get_rank(), None, dist.get_world_size())
     """
     for module in modules(script):
         for call in module.calls("DistributedSampler"):
@@ -160,15 +197,15 @@ def _unsized(module: Module, call: ast.Call, name: str) -> Finding:
     return point(
         module,
         call,
-        f"{name} is an IterableDataset: it has no len(), so that DistributedSampler raises a TypeError; expected the "
-        "dataset to divide its items by rank",
+        f"DistributedSampler gets {name}, an IterableDataset without len()",
         "islice(items, rank, None, world_size) in __iter__",
-        fix="No sampler; in the dataset: for item in itertools.islice(items, rank, None, world_size): yield item",
+        label="TypeError: no len()",
+        fix="Remove the sampler and divide in the dataset: `itertools.islice(items, rank, None, world_size)`.",
     )
 
 
 def _is_stream(module: Module, node: ast.expr) -> bool:
-    """What `load_dataset(…, streaming=True)` gives."""
+    """Whether a dataset is the result of `load_dataset(…, streaming=True)`."""
     made = last_value(module, node)
     name = module.names.of(made.func) if isinstance(made, ast.Call) else None
     flag = argument(made, None, "streaming") if isinstance(made, ast.Call) else None

@@ -1,4 +1,4 @@
-"""SCRIPT050: one seed for the augmentations of all ranks."""
+"""SCRIPT050: the same seed for data augmentation on all ranks."""
 
 from __future__ import annotations
 
@@ -24,37 +24,48 @@ def same_seed_on_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks use the same random seed for data augmentation.
 
     ## Why it matters
-    All ranks draw the same crops, flips and dropout masks, so that the global batch is less varied than it looks.
+    All ranks draw the same crops, flips, and dropout masks. The global batch is less varied than it looks.
 
     ## Fix
-    Build the model first, then seed with base + rank: DDP sends rank 0's weights to the others anyway.
+    Add the rank to the seed, after the model is built.
+
+    DDP broadcasts the weights of rank 0, so that the models are equal in any case.
+
+    ## Example
+        # before
+        torch.manual_seed(42)
+        model = Net()
+
+        # after
+        torch.manual_seed(42)
+        model = Net()
+        torch.manual_seed(42 + dist.get_rank())
     """
     for module in modules(script):
         if not module.calls("DDP") or module.frameworks or not _AUGMENTS.search(module.text):
             continue
         calls = module.calls("torch.manual_seed", "random.seed", "cuda.manual_seed_all", "cuda.manual_seed")
-        told = [c for c in calls if c.args]
-        if not told or "worker_init_fn" in module.text or any(_by_rank(module, c.args[0]) for c in told):
+        seeds = [c for c in calls if c.args]
+        if not seeds or "worker_init_fn" in module.text or any(_by_rank(module, c.args[0]) for c in seeds):
             continue
         yield point(
             module,
-            told[0],
-            f"{code(module, told[0])} gives all ranks one seed, and the augmentations of this file draw alike on all "
-            "of them; expected "
-            "the seed plus the rank once the model is built",
+            seeds[0],
+            f"{code(module, seeds[0])} makes all ranks draw the same random augmentations",
             "seed + rank",
+            label="the same seed on every rank",
             edits=(
-                replace(module, told[0].args[0], f'{code(module, told[0].args[0])} + int(os.environ.get("RANK", 0))'),
+                replace(module, seeds[0].args[0], f'{code(module, seeds[0].args[0])} + int(os.environ.get("RANK", 0))'),
                 *imported(module, "os", "import os"),
             ),
         )
 
 
 def _by_rank(module: Module, node: ast.expr) -> bool:
-    found = each_rank(module, node, trusting=True)
+    seeds = each_rank(module, node, trusting=True)
     return (
-        any(f is Unknown.VARIES for f in found)
-        or any(f != found[0] for f in found)
+        any(f is Unknown.VARIES for f in seeds)
+        or any(f != seeds[0] for f in seeds)
         or "rank" in names_in(node)
-        or ("seed" in names_in(node) and not known(found[0]))
+        or ("seed" in names_in(node) and not known(seeds[0]))
     )

@@ -1,10 +1,11 @@
-"""SCRIPT051, SCRIPT058 and SCRIPT062: the model and its wrapper."""
+"""SCRIPT051, SCRIPT058, and SCRIPT062: the model and its DDP wrapper."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
@@ -27,6 +28,14 @@ from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 
+class _WrongDevices(NamedTuple):
+    """What is wrong with device_ids: the headline, the text of the caret, and the edits."""
+
+    message: str
+    label: str
+    edits: tuple[Edit, ...]
+
+
 @cause(
     "SCRIPT051",
     "ddp-device-ids-wrong",
@@ -38,68 +47,84 @@ from ddpdoctor.scripts.syntax.module import Module, modules
     ),
 )
 def ddp_device_ids_wrong(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
-    """DistributedDataParallel is given the wrong device_ids or module.
+    """DistributedDataParallel gets the wrong device_ids or module.
 
     ## Why it matters
-    `device_ids can only be None or contain a single element`, `object of type 'int' has no len()`, or, for a model on
-    the CPU, `device_ids and output_device arguments only work with single-device/multiple-device GPU modules`.
+    It fails with `device_ids can only be None or contain a single element` or `object of type 'int' has no len()`.
+    For a model on the CPU the error is `device_ids and output_device arguments only work with
+    single-device/multiple-device GPU modules`.
 
     ## Fix
-    `DDP(model.to(local_rank), device_ids=[local_rank])` on a GPU; no device_ids on the CPU.
+    Write `DDP(model.to(local_rank), device_ids=[local_rank])` on a GPU, and no device_ids on the CPU.
+
+    ## Example
+        # before
+        ddp = DDP(model, device_ids=local_rank)
+        # TypeError: object of type 'int' has no len()
+
+        # after
+        ddp = DDP(model.to(local_rank), device_ids=[local_rank])
     """
     for module in modules(script):
         for call in module.calls("DDP"):
             given = argument(call, 1, "device_ids")
             if given is None or has_more(call) or is_test(module):
                 continue
-            problem, edits = _ids(module, call, given)
+            problem = _ids(module, call, given)
             start = start_of(module, launch)
-            if not problem and (start is None or start.per_node != 1) and _is_one_gpu(module, given):
-                problem, edits = _of_others(module, call, given)
-            if problem:
-                yield point(module, given, f"{problem}; expected device_ids=[local_rank]", "[local_rank]", edits=edits)
+            if problem is None and (start is None or start.per_node != 1) and _is_one_gpu(module, given):
+                problem = _of_others(module, call, given)
+            if problem is not None:
+                yield point(module, given, problem.message, "[local_rank]", label=problem.label, edits=problem.edits)
 
 
-def _ids(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Edit, ...]]:
-    found = each_rank(module, given)
+def _ids(module: Module, call: ast.Call, given: ast.expr) -> _WrongDevices | None:
+    """What is wrong with the device_ids of a call, by themselves and for the model."""
+    devices = each_rank(module, given)
     model = argument(call, 0, "module")
     on_cpu = model is not None and _is_on_cpu(module, model)
-    none = without_argument(module, call, given) if on_cpu and _is_of_cpu(module) else ()
-    if all(type(v) is int for v in found) or (isinstance(given, ast.Name) and given.id in RANK_NAMES):
-        seen = code(module, given)
-        return f"device_ids={seen} is a number (TypeError: object of type 'int' has no len())", (
-            none or (replace(module, given, f"[{seen}]"),)
-        )
-    if all(isinstance(v, (list, tuple)) and len(v) > 1 for v in found):
+    removed = without_argument(module, call, given) if on_cpu and _is_of_cpu(module) else ()
+    if all(type(v) is int for v in devices) or (isinstance(given, ast.Name) and given.id in RANK_NAMES):
+        written = code(module, given)
+        edits = removed or (replace(module, given, f"[{written}]"),)
+        return _WrongDevices(f"device_ids={written} is a number, not a list", "TypeError: use [local_rank]", edits)
+    if all(isinstance(v, (list, tuple)) and len(v) > 1 for v in devices):
         own = (replace(module, given, '[int(os.environ["LOCAL_RANK"])]'), *imported(module, "os", "import os"))
-        told = f"device_ids has {len(found[0])} devices, one process drives one GPU (ValueError)"  # type: ignore[arg-type]
-        return told, none or (() if module.spawns else own)
-    if model is not None and on_cpu and value(module, given) not in (None, []):
-        return (
-            f"{code(module, model)} is still on the CPU when it is wrapped with device_ids (ValueError)",
-            none or _on_device(module, model, given),
+        count = len(devices[0])  # type: ignore[arg-type]
+        return _WrongDevices(
+            f"device_ids has {count} devices, but each process drives one GPU",
+            "ValueError: use [local_rank]",
+            removed or (() if module.spawns else own),
         )
-    return "", ()
+    if model is not None and on_cpu and value(module, given) not in (None, []):
+        return _WrongDevices(
+            f"{code(module, model)} is still on the CPU when DDP gets device_ids",
+            "ValueError: move the model to its GPU",
+            removed or _on_device(module, model, given),
+        )
+    return None
 
 
 def _is_one_gpu(module: Module, given: ast.expr) -> bool:
-    """`device_ids=[0]` where the file itself gives each rank the GPU of its local rank."""
-    found = each_rank(module, given)
-    if "CUDA_VISIBLE_DEVICES" in module.text or not all(isinstance(v, (list, tuple)) and len(v) == 1 for v in found):
+    """Whether it is `device_ids=[0]`, although the file moves each rank to the GPU of its local rank."""
+    devices = each_rank(module, given)
+    if "CUDA_VISIBLE_DEVICES" in module.text or not all(isinstance(v, (list, tuple)) and len(v) == 1 for v in devices):
         return False
-    if type(found[0][0]) is not int or any(v != found[0] for v in found):  # type: ignore[index]
+    if type(devices[0][0]) is not int or any(v != devices[0] for v in devices):  # type: ignore[index]
         return False
     moves = (*module.calls("cuda.set_device"), *module.method_calls.get("cuda", ()), *module.method_calls.get("to", ()))
     chosen = [each_rank(module, c.args[0]) for c in moves if c.args]
     own = (LOCAL_RANKS, [TorchDevice("cuda", rank) for rank in LOCAL_RANKS])
-    return any(each in own for each in chosen)
+    return any(devices_of_ranks in own for devices_of_ranks in chosen)
 
 
-def _of_others(module: Module, call: ast.Call, given: ast.expr) -> tuple[str, tuple[Edit, ...]]:
+def _of_others(module: Module, call: ast.Call, given: ast.expr) -> _WrongDevices:
+    """The same GPU on every rank, although the model of each rank is on a GPU of its own."""
     output = argument(call, 2, "output_device")
     named = (given,) if output is None else (given, output)
-    told = f"device_ids={code(module, given)} is the GPU of one rank, and the model of the others lies elsewhere (ValueError)"
-    return told, without_argument(module, call, *named)
+    message = f"device_ids={code(module, given)} is the same GPU on every rank"
+    edits = without_argument(module, call, *named)
+    return _WrongDevices(message, "ValueError: the other models are on other GPUs", edits)
 
 
 def _is_of_cpu(module: Module) -> bool:
@@ -107,13 +132,13 @@ def _is_of_cpu(module: Module) -> bool:
 
 
 def _on_device(module: Module, model: ast.expr, given: ast.expr) -> tuple[Edit, ...]:
-    """The model moves to the device that device_ids name."""
+    """Move the model to the device in device_ids."""
     one = given.elts[0] if isinstance(given, (ast.List, ast.Tuple)) and len(given.elts) == 1 else None
     return (replace(module, model, f"{code(module, model)}.to({code(module, one)})"),) if one is not None else ()
 
 
 def _is_on_cpu(module: Module, model: ast.expr) -> bool:
-    """A model of a class of this file, or of torch.nn, that nothing moves to a GPU."""
+    """Whether a model of a class of this file, or of torch.nn, is never moved to a GPU."""
     if "set_default_device" in module.text:
         return False
     if isinstance(model, ast.Call):
@@ -145,14 +170,26 @@ def _is_on_cpu(module: Module, model: ast.expr) -> bool:
     signatures=(r"loaded with `?device_map='auto'`? in any distributed mode",),
 )
 def device_map_auto(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
-    """device_map="auto" spreads the model over all GPUs of every rank.
+    """device_map="auto" spreads the model over all GPUs on every rank.
 
     ## Why it matters
-    `You can't train a model that has been loaded with device_map='auto' in any distributed mode.` Each rank takes all
-    GPUs for its own copy.
+    Each rank uses all GPUs for its own copy. The Trainer fails with `You can't train a model that has been loaded
+    with device_map='auto' in any distributed mode.`
 
     ## Fix
-    `device_map={"": local_rank}` or none at all under a launcher; plain python where one process shall use all GPUs.
+    Pass `device_map={"": local_rank}`, or no device_map at all, under a launcher.
+
+    If one process is to use all GPUs, start it with plain `python`.
+
+    ## Example
+        # before
+        model = AutoModelForCausalLM.from_pretrained(name, device_map="auto")
+        trainer.train()
+        # ValueError: You can't train a model that has been loaded with device_map='auto' in any distributed mode.
+
+        # after
+        model = AutoModelForCausalLM.from_pretrained(name, device_map={"": int(os.environ["LOCAL_RANK"])})
+        trainer.train()
     """
     for module in modules(script):
         start = start_of(module, launch)
@@ -171,9 +208,9 @@ def device_map_auto(script: Script, launch: Launch | None = None) -> Iterator[Fi
             yield point(
                 module,
                 given,
-                'device_map="auto" lets every rank spread the model over all GPUs: training under a launcher raises a '
-                'ValueError; expected device_map={"": local_rank}',
+                'device_map="auto" spreads the model over all GPUs on every rank',
                 '{"": int(os.environ["LOCAL_RANK"])}',
+                label="ValueError under a launcher",
                 severity=None if certain or "LOCAL_RANK" in module.text else Severity.NOTE,
                 edits=(
                     replace(module, given, '{"": int(os.environ["LOCAL_RANK"])}'),
@@ -200,11 +237,19 @@ def checkpoint_has_module_prefix(script: Script) -> Iterator[Finding]:
     """The checkpoint was saved from the DDP wrapper.
 
     ## Why it matters
-    Every key begins with `module.`: loaded without the wrapper it says `Missing key(s) in state_dict` and `Unexpected
-    key(s) in state_dict: "module.…"`.
+    Every key begins with `module.`. Loading it without the wrapper fails with `Missing key(s) in state_dict` and
+    `Unexpected key(s) in state_dict: "module.…"`.
 
     ## Fix
     Save `ddp.module.state_dict()`.
+
+    ## Example
+        # before
+        torch.save(ddp.state_dict(), "model.pt")
+        # on load: Unexpected key(s) in state_dict: "module.weight", ...
+
+        # after
+        torch.save(ddp.module.state_dict(), "model.pt")
     """
     for module in modules(script):
         wrapped = _certainly_wrapped(module)
@@ -225,15 +270,16 @@ def checkpoint_has_module_prefix(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     state,
-                    f'{name} is the DDP wrapper here, so that every key of the checkpoint begins with "module."; expected '
+                    f'{name}.state_dict() saves the DDP wrapper: every key begins with "module."',
                     f"{name}.module.state_dict()",
-                    f"{name}.module.state_dict()",
+                    label="loading it without DDP fails",
+                    fix=f"Save `{name}.module.state_dict()`.",
                     edits=(replace(module, func.value, f"{name}.module"),),
                 )
 
 
 def _states(module: Module, save: ast.Call) -> Iterator[ast.Call]:
-    """The calls in what is saved, also where a name holds it."""
+    """The calls in what is saved, also through a name that holds it."""
     given = argument(save, 0, "obj")
     held = last_value(module, given) if isinstance(given, ast.Name) else given
     for root in (save, held):
@@ -242,14 +288,14 @@ def _states(module: Module, save: ast.Call) -> Iterator[ast.Call]:
 
 
 def _certainly_wrapped(module: Module) -> set[str]:
-    """Names that hold a DDP wrapper whatever the condition."""
-    found = set()
+    """Names that hold a DDP wrapper under every condition."""
+    names = set()
     for call in module.calls("DDP"):
         parent = module.index.parents.get(call)
         guarded = any(isinstance(p, ast.If) and not _is_main(p) for p, _ in module.index.enclosing(call))
         if isinstance(parent, ast.Assign) and not guarded:
-            found |= {ast.unparse(t) for t in parent.targets}
-    return found
+            names |= {ast.unparse(t) for t in parent.targets}
+    return names
 
 
 def _is_main(statement: ast.If) -> bool:
@@ -257,11 +303,11 @@ def _is_main(statement: ast.If) -> bool:
 
 
 def _loads_wrapped(module: Module, name: str) -> bool:
-    """Whether the same file loads checkpoints into the wrapper: then the keys fit."""
+    """Whether the same file loads checkpoints into the wrapper, so that the keys match."""
     for call in module.index.calls:
         last = getattr(call.func, "attr", getattr(call.func, "id", ""))
         given = (*call.args, *(k.value for k in call.keywords))
-        if _LOADS.search(last) and any(ast.unparse(each) == name for each in given):
+        if _LOADS.search(last) and any(ast.unparse(argument_given) == name for argument_given in given):
             return True
     loads = module.method_calls.get("load_state_dict", ())
     return any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == name for c in loads)

@@ -1,4 +1,4 @@
-"""SCRIPT055: training goes past the wrapper."""
+"""SCRIPT055: training bypasses the DDP wrapper."""
 
 from __future__ import annotations
 
@@ -18,55 +18,72 @@ from ddpdoctor.scripts.syntax.nodes import Function
 
 @cause("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
 def ddp_module_bypassed(script: Script) -> Iterator[Finding]:
-    """Training calls ddp.module, so gradients are not averaged.
+    """Training calls ddp.module, so that gradients are not averaged.
 
     ## Why it matters
-    The wrapper's forward pass prepares the averaging. Without it each rank keeps its own gradients, and the models
-    drift apart without a message.
+    The forward pass of the wrapper prepares the averaging. Without it each rank keeps its own gradients, and the
+    models diverge without an error.
 
     ## Fix
-    Call the wrapper in training: `ddp(x)`. `ddp.module` is for evaluation, saving and methods of the model.
+    Call the wrapper in training: `ddp(x)`.
+
+    `ddp.module` is for evaluation, saving, and the methods of the model.
+
+    ## Example
+        # before
+        loss = criterion(ddp.module(x), y)
+        loss.backward()
+
+        # after
+        loss = criterion(ddp(x), y)
+        loss.backward()
     """
     for module in modules(script):
         if not module.wrapped or not module.calls("DDP") or is_test(module):
             continue
-        for call, past, wrapper in _past_the_wrapper(module):
+        for call, bypass, wrapper in _bypassing_calls(module):
             loop = next((p for p, _ in module.index.enclosing(call) if isinstance(p, (ast.For, ast.While))), None)
             function = module.index.function_of(call)
             region: ast.AST | None = loop or function
-            alone = region is not None and in_rank_branch(module, call)  # as an evaluation on rank 0
-            if region is not None and _has_backward(region) and not alone and not _is_without_gradients(module, call):
+            on_some_ranks = region is not None and in_rank_branch(module, call)  # such as an evaluation on rank 0
+            if (
+                region is not None
+                and _has_backward(region)
+                and not on_some_ranks
+                and not _is_without_gradients(module, call)
+            ):
                 yield point(
                     module,
                     call,
-                    f"{code(module, past)}(...) goes past the wrapper, so that the backward pass averages no gradients "
-                    f"and the ranks drift apart; expected {wrapper}(...)",
+                    f"{code(module, bypass)}() bypasses the DDP wrapper: gradients are not averaged",
                     f"{wrapper}(...)",
+                    label=f"call {wrapper}() instead",
+                    fix=f"Call the wrapper: `{wrapper}(...)`.",
                     edits=(replace(module, call.func, wrapper),),
                 )
-        for call, past, wrapper in _losses_of_methods(module):
+        for call, bypass, wrapper in _losses_of_methods(module):
             yield point(
                 module,
                 call,
-                f"{code(module, past)}(...) makes its forward pass past the wrapper, and nothing here calls {wrapper}, so "
-                f"that the backward pass averages no gradients and the ranks drift apart; expected {wrapper}(...)",
+                f"{code(module, bypass)}() bypasses the DDP wrapper: gradients are not averaged",
                 f"{wrapper}(...)",
-                severity=None if _passes_forward(module, past.attr) else Severity.WARNING,
-                fix=f"Compute the loss in the model's forward, and call {wrapper}(...); or call {wrapper}(...) for the "
-                "output, and take the loss of that.",
+                label=f"{wrapper}() is never called",
+                severity=None if _passes_forward(module, bypass.attr) else Severity.WARNING,
+                fix=f"Compute the loss in the model's forward, or from the output of {wrapper}(...).",
             )
         for given, wrapper in _trained_by_a_function(module):
             yield point(
                 module,
                 given,
-                f"the function trains {code(module, given)}, which is past the wrapper, so that the backward pass averages "
-                f"no gradients and the ranks drift apart; expected {wrapper}",
+                f"{code(module, given)} is trained without its DDP wrapper: gradients are not averaged",
                 wrapper,
+                label=f"pass {wrapper}",
+                fix=f"Pass {wrapper} to the function.",
                 edits=(replace(module, given, wrapper),),
             )
 
 
-def _past_the_wrapper(module: Module) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+def _bypassing_calls(module: Module) -> Iterator[tuple[ast.Call, ast.expr, str]]:
     """Calls of the model inside a wrapper: the call, what it calls, and the wrapper's name."""
     for call in module.index.calls:
         func = call.func
@@ -87,12 +104,12 @@ def _past_the_wrapper(module: Module) -> Iterator[tuple[ast.Call, ast.expr, str]
 
 
 def _losses_of_methods(module: Module) -> Iterator[tuple[ast.Call, ast.Attribute, str]]:
-    """`loss = ddp.module.compute_loss(x)` that goes backward, where nothing here calls the wrapper or hands it on."""
+    """`loss = ddp.module.compute_loss(x)` with a backward pass, if the wrapper is never called or passed on in this file."""
     for call in module.index.calls:
-        past, statement = call.func, module.index.parents.get(call)
-        inside = past.value if isinstance(past, ast.Attribute) else None
+        bypass, statement = call.func, module.index.parents.get(call)
+        inside = bypass.value if isinstance(bypass, ast.Attribute) else None
         name = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if not isinstance(past, ast.Attribute) or past.attr == "forward" or not isinstance(name, ast.Name):
+        if not isinstance(bypass, ast.Attribute) or bypass.attr == "forward" or not isinstance(name, ast.Name):
             continue
         wrapper = ast.unparse(inside.value) if isinstance(inside, ast.Attribute) and inside.attr == "module" else ""
         function = module.index.function_of(call)
@@ -103,11 +120,11 @@ def _losses_of_methods(module: Module) -> Iterator[tuple[ast.Call, ast.Attribute
         )
         trains = goes_back and not in_rank_branch(module, call) and not _is_without_gradients(module, call)
         if wrapper in module.wrapped and trains and not _is_used(module, wrapper):
-            yield call, past, wrapper
+            yield call, bypass, wrapper
 
 
 def _is_used(module: Module, wrapper: str) -> bool:
-    """Whether the wrapper itself is called or given to a function, or the gradients are reduced by hand."""
+    """Whether the wrapper itself is called or passed to a function, or the gradients are reduced by hand."""
     if module.calls("dist.all_reduce", "dist.reduce_scatter_tensor"):
         return True
     nodes = (n for c in module.index.calls for n in (c.func, *c.args, *(k.value for k in c.keywords)))
@@ -115,28 +132,28 @@ def _is_used(module: Module, wrapper: str) -> bool:
 
 
 def _passes_forward(module: Module, method: str) -> bool:
-    """Whether a method of this name here calls its own model: `self(x)`."""
+    """Whether a method with this name calls its own model: `self(x)`."""
     functions = [f for f in module.index.scopes if isinstance(f, ast.FunctionDef) and f.name == method]
     calls = (n.func for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
     return any(ast.unparse(func) in ("self", "self.forward") for func in calls)
 
 
 def _trained_by_a_function(module: Module) -> Iterator[tuple[ast.expr, str]]:
-    """The model inside a wrapper as an argument of a function here that makes its forward and backward passes."""
+    """The model inside a wrapper as argument of a function of this file that runs its forward and backward passes."""
     for call in module.index.calls:
-        every = (*call.args, *(k.value for k in call.keywords))
-        for given in every:
+        arguments = (*call.args, *(k.value for k in call.keywords))
+        for given in arguments:
             inside = last_value(module, given) if isinstance(given, (ast.Name, ast.Attribute)) else None
             wrapper = ast.unparse(inside.value) if isinstance(inside, ast.Attribute) and inside.attr == "module" else ""
-            if wrapper not in module.wrapped or any(ast.unparse(e) == wrapper for e in every):
-                continue  # with the wrapper beside it the function knows which is which
+            if wrapper not in module.wrapped or any(ast.unparse(e) == wrapper for e in arguments):
+                continue  # the function also gets the wrapper
             target = module.target(call) if not in_rank_branch(module, call) else None
             if target is not None and target.module is module and _trains(module, call, target.function, given):
                 yield given, wrapper
 
 
 def _trains(module: Module, by: ast.Call, function: Function, given: ast.expr) -> bool:
-    """Whether a function calls what it is given, with gradients, and goes backward in the same loop or body."""
+    """Whether a function calls its argument with gradients, and runs backward in the same loop or body."""
     is_method = isinstance(module.index.parents.get(function), ast.ClassDef)
     names = [a.arg for a in (*function.args.args, *function.args.kwonlyargs)]
     passed = {name for name in names if argument_of(by, function, name, is_method) is given}
@@ -149,8 +166,8 @@ def _trains(module: Module, by: ast.Call, function: Function, given: ast.expr) -
 
 
 def _kept(module: Module) -> dict[str, tuple[str, ast.Call]]:
-    """Models that keep their own name beside that of their wrapper: `ddp = DDP(model)`."""
-    found = {}
+    """Models that keep their own name besides that of their wrapper: `ddp = DDP(model)`."""
+    wrappers = {}
     for made in module.calls("DDP"):
         statement = module.index.parents.get(made)
         model = argument(made, 0, "module")
@@ -158,8 +175,8 @@ def _kept(module: Module) -> dict[str, tuple[str, ast.Call]]:
         if isinstance(target, ast.Name) and isinstance(model, ast.Name) and model.id != target.id:
             bound = module.names.bindings(model.id, module.index.scope(model))
             if bound is not None and not any(b.line > made.lineno for b in bound[1]):
-                found[model.id] = (target.id, made)
-    return found
+                wrappers[model.id] = (target.id, made)
+    return wrappers
 
 
 def _has_backward(region: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""SCRIPT059 to SCRIPT061: checkpoints that several ranks read and write."""
+"""SCRIPT059 to SCRIPT061: checkpoints that several ranks read or write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_inde
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
 _GPU_ZERO = ("cuda:0", TorchDevice("cuda", 0))
 _CURRENT = ("cuda", TorchDevice("cuda"))
-"""GPU 0 as well, unless each rank selected another."""
+"""GPU 0 as well, unless each rank selected another GPU."""
 
 
 def _here(module: Module, event: Event) -> bool:
@@ -43,9 +43,9 @@ def _here(module: Module, event: Event) -> bool:
 
 
 def by_all(module: Module, name: str) -> Iterator[tuple[Simulation, list[Event]]]:
-    """Calls that every rank of the program makes in every way in which any does, as one event a rank."""
-    found: dict[ast.Call, tuple[Simulation, list[Event]]] = {}
-    parted: set[ast.Call] = set()
+    """Calls that every rank of the program makes on every path on which any rank does, as one event per rank."""
+    by_call: dict[ast.Call, tuple[Simulation, list[Event]]] = {}
+    on_some_ranks: set[ast.Call] = set()
     for run in program_simulations(module) if not is_alone(module) else ():
         if not any(e.name in ("dist.init_process_group", "DDP", "FSDP") for e in run.traces[0].events):
             continue
@@ -53,31 +53,31 @@ def by_all(module: Module, name: str) -> Iterator[tuple[Simulation, list[Event]]
             firsts = (next((e for e in t.events if e.call is event.call), None) for t in run.traces)
             same = [e for e in firsts if e is not None]
             if run.divergent(event.tests) or len(same) < len(run.traces) or _asks(event):
-                parted.add(event.call)
-            found.setdefault(event.call, (run, same))
-    yield from (each for call, each in found.items() if call not in parted)
+                on_some_ranks.add(event.call)
+            by_call.setdefault(event.call, (run, same))
+    yield from (item for call, item in by_call.items() if call not in on_some_ranks)
 
 
 def _asks(event: Event) -> bool:
-    """Whether a condition around it asks for a rank, whatever its truth."""
+    """Whether a condition around an event uses a rank, whatever its value."""
     tests = [t.node.test for t in event.tests if isinstance(t.node, (ast.If, ast.While))]
     return any(names_in(test) & RANK_WORDS for test in tests)
 
 
 def one_path(module: Module, events: list[Event], position: int, *names: str) -> bool:
-    """Whether all ranks name one path, as far as can be told."""
+    """Whether all ranks use the same path, as far as the source shows."""
     paths = [e.argument(position, *names) for e in events]
     node = paths[0]
     if node is None or names_a_rank(module, node):
         return False
-    found = [e.read(p) for e, p in zip(events, paths, strict=True)]
-    if any(f is Unknown.VARIES or f is Unknown.DATA for f in found) or any(f != found[0] for f in found[1:]):
+    values = [e.read(p) for e, p in zip(events, paths, strict=True)]
+    if any(f is Unknown.VARIES or f is Unknown.DATA for f in values) or any(f != values[0] for f in values[1:]):
         return False
-    return isinstance(found[0], str) or _is_path_text(module, node)
+    return isinstance(values[0], str) or _is_path_text(module, node)
 
 
 def names_a_rank(module: Module, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a rank's number, or another word of its own, goes into a path, also through names that hold a part of it."""
+    """Whether a path contains the rank or another value of its own, also through names that hold a part of it."""
     if names_in(node) & PER_RANK:
         return True
     parts = (last_value(module, n) for n in ast.walk(node) if isinstance(n, ast.Name)) if depth < 3 else ()
@@ -85,7 +85,7 @@ def names_a_rank(module: Module, node: ast.expr, depth: int = 0) -> bool:
 
 
 def _is_path_text(module: Module, node: ast.expr) -> bool:
-    """A path that is put together from text and configuration in this very call."""
+    """Whether a path is built from literals and configuration in this call."""
     return any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in ast.walk(node)) or isinstance(
         node, (ast.Attribute, ast.Name)
     )
@@ -93,14 +93,22 @@ def _is_path_text(module: Module, node: ast.expr) -> bool:
 
 @cause("SCRIPT059", "checkpoint-loaded-on-gpu-zero", Severity.WARNING)
 def checkpoint_loaded_on_gpu_zero(script: Script) -> Iterator[Finding]:
-    """A checkpoint is loaded by every rank onto GPU 0.
+    """Every rank loads a checkpoint onto GPU 0.
 
     ## Why it matters
-    Tensors return to the device that they were saved from. On resume GPU 0 holds one copy for each rank and runs out
+    Tensors are loaded onto the device that they were saved from. On resume GPU 0 holds one copy per rank and runs out
     of memory.
 
     ## Fix
-    `torch.load(path, map_location="cpu")`, then load_state_dict.
+    Pass `map_location="cpu"` to torch.load, then call load_state_dict.
+
+    ## Example
+        # before
+        model.load_state_dict(torch.load("model.pt"))
+        # CUDA out of memory on GPU 0
+
+        # after
+        model.load_state_dict(torch.load("model.pt", map_location="cpu"))
     """
     for module in modules(script):
         if (
@@ -115,13 +123,12 @@ def checkpoint_loaded_on_gpu_zero(script: Script) -> Iterator[Finding]:
             if has_more(call) or in_rank_branch(module, call) or not _is_checkpoint(module, call):
                 continue
             if where is None or value(module, where) in (_GPU_ZERO if selects(module) else _GPU_ZERO + _CURRENT):
-                seen = "without map_location" if where is None else f"onto {code(module, where)}"
                 yield point(
                     module,
                     call,
-                    f"every rank loads this checkpoint {seen}: all copies come to lie on GPU 0; expected "
+                    "every rank loads this checkpoint onto GPU 0",
                     'map_location="cpu"',
-                    'map_location="cpu"',
+                    label="no map_location" if where is None else "on every rank the same GPU",
                     edits=(
                         with_keyword(module, call, 'map_location="cpu"')
                         if where is None
@@ -131,7 +138,7 @@ def checkpoint_loaded_on_gpu_zero(script: Script) -> Iterator[Finding]:
 
 
 def _is_checkpoint(module: Module, call: ast.Call) -> bool:
-    """Whether what is loaded ends in load_state_dict."""
+    """Whether the loaded object is passed to load_state_dict."""
     if any(
         isinstance(p, ast.Call) and getattr(p.func, "attr", "") == "load_state_dict"
         for p, _ in module.index.enclosing(call)
@@ -155,12 +162,23 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks write one checkpoint file.
 
     ## Why it matters
-    The ranks write over each other. The file is torn now and then, which shows only when it is read:
+    The ranks overwrite each other, and the file is sometimes corrupted. This shows only when it is read:
     `PytorchStreamReader failed reading zip archive`.
 
     ## Fix
-    Save on rank 0 only, followed by a barrier. Sharded formats (torch.distributed.checkpoint) are written by all
-    ranks.
+    Save on rank 0 only, followed by a barrier.
+
+    Sharded formats (torch.distributed.checkpoint) are written by all ranks.
+
+    ## Example
+        # before
+        torch.save(ddp.module.state_dict(), "model.pt")
+        # on load: PytorchStreamReader failed reading zip archive
+
+        # after
+        if dist.get_rank() == 0:
+            torch.save(ddp.module.state_dict(), "model.pt")
+        dist.barrier()
     """
     for module in modules(script):
         for _, events in by_all(module, "torch.save"):
@@ -169,10 +187,9 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    f"every rank writes {code(module, argument(call, 1, 'f') or call, 40)}: the file may be torn; "
-                    "expected it on rank 0 "
-                    "only",
+                    f"every rank writes {code(module, argument(call, 1, 'f') or call, 40)}",
                     "if rank == 0:",
+                    label="the file may get corrupted",
                     edits=_on_one(module, call),
                 )
 
@@ -188,30 +205,42 @@ def checkpoint_read_before_written(script: Script) -> Iterator[Finding]:
     """Ranks read a file that rank 0 may not have finished.
 
     ## Why it matters
-    `FileNotFoundError`, or a file that is too short, on ranks other than 0, now and then.
+    Ranks other than 0 sometimes fail with `FileNotFoundError`, or read a file that is too short.
 
     ## Fix
-    `dist.barrier()` between saving and loading.
+    Call `dist.barrier()` between saving and loading.
+
+    ## Example
+        # before
+        if rank == 0:
+            torch.save(state, "model.pt")
+        state = torch.load("model.pt", map_location="cpu")
+        # rank 1: FileNotFoundError: [Errno 2] No such file or directory: 'model.pt'
+
+        # after
+        if rank == 0:
+            torch.save(state, "model.pt")
+        dist.barrier()
+        state = torch.load("model.pt", map_location="cpu")
     """
     for module in modules(script):
-        told: set[ast.Call] = set()
+        reported: set[ast.Call] = set()
         for run in program_simulations(module):
             for save, load in _unprotected(run):
-                if load.call not in told and _here(module, load) and not in_try(module, load.call):
-                    told.add(load.call)
+                if load.call not in reported and _here(module, load) and not in_try(module, load.call):
+                    reported.add(load.call)
                     yield point(
                         module,
                         load.call,
-                        f"all ranks read what rank 0 writes in line {save.call.lineno}, with nothing that makes them "
-                        "wait for it; "
-                        "expected dist.barrier() between",
+                        f"all ranks read the file that rank 0 writes in line {save.call.lineno}, without a barrier",
                         "dist.barrier() before",
+                        label="the file may not be complete",
                         edits=(before(module, module.index.statement(load.call), f"{dist_of(module)}.barrier()"),),
                     )
 
 
 def _unprotected(run: Simulation) -> Iterator[tuple[Event, Event]]:
-    """A save of some ranks and a later load of the same path with no collective between."""
+    """A save on some ranks and a later load of the same path, with no collective in between."""
     if len(run.traces) < 2:
         return
     events = run.traces[0].events
@@ -228,7 +257,7 @@ def _unprotected(run: Simulation) -> Iterator[tuple[Event, Event]]:
 
 
 def _writes(event: Event) -> bool:
-    """`open(path, "w")`."""
+    """Whether an event is `open(path, "w")`."""
     mode = event.read(event.argument(1, "mode"))
     return event.name == "open" and isinstance(mode, str) and mode[:1] in ("w", "x")
 
@@ -242,16 +271,13 @@ def _same_path(save: Event, load: Event) -> bool:
     return ast.dump(one) == ast.dump(two) or (isinstance(texts[0], str) and texts[0] == texts[1])
 
 
-DAMAGED = (
-    "A checkpoint is damaged: cut off when it was downloaded, copied or saved (compare its size with the original's), or "
-    "written by several ranks at once"
-)
-WHICH_DAMAGE = "Undetermined: its size, and whether all ranks save it, decides"
+DAMAGED = "A checkpoint is damaged: cut off during download, copy or save, or written by several ranks at once"
+WHICH_DAMAGE = "Undetermined which: compare its size with the original, and check whether all ranks save it"
 
 
 @checkpoint_read_before_written.look
 def not_written_yet(log: Log) -> Iterator[Finding]:
-    """Ranks other than 0 miss a checkpoint on the node where rank 0 runs."""
+    """Ranks other than 0 do not find a checkpoint on the node where rank 0 runs."""
     from ddpdoctor.rules.log.missing_files import missing_file_finding
 
     yield from missing_file_finding(log, of_nodes=False)
@@ -259,7 +285,7 @@ def not_written_yet(log: Log) -> Iterator[Finding]:
 
 @checkpoint_written_by_all_ranks.look
 def damaged_checkpoint(log: Log) -> Iterator[Finding]:
-    """A file of torch.save that is not whole: that several ranks wrote it is only one of the reasons."""
+    """A damaged file of torch.save: several ranks writing it is only one of the possible reasons."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 

@@ -1,4 +1,4 @@
-"""SCRIPT063 and SCRIPT064: files and folders that several ranks make, change or download."""
+"""SCRIPT063 and SCRIPT064: files and folders that several ranks create, change, or download."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
-from ddpdoctor.rules.script.rank_branches import in_rank_branch, in_turns
+from ddpdoctor.rules.script.rank_branches import in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script059_to_061_checkpoints import PER_RANK, by_all, names_a_rank, one_path
 from ddpdoctor.rules.script.script_questions import (
     argument,
@@ -34,11 +34,22 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
     """One rank changes a file while the others read it.
 
     ## Why it matters
-    `FileExistsError`, a half-written cache or a file that is gone, on a random rank. The next try works, because the
-    file is there by then.
+    A random rank fails with `FileExistsError`, reads a half-written cache, or does not find a file. The next run
+    works, because the file exists by then.
 
     ## Fix
-    Let rank 0 do it, then a barrier; `os.makedirs(path, exist_ok=True)`; write to a temporary name and rename.
+    Let rank 0 do it, followed by a barrier, or use `os.makedirs(path, exist_ok=True)`.
+
+    Write a shared file to a temporary name, then rename it.
+
+    ## Example
+        # before
+        if not os.path.exists("out"):
+            os.makedirs("out")
+        # rank 1: FileExistsError: [Errno 17] File exists: 'out'
+
+        # after
+        os.makedirs("out", exist_ok=True)
     """
     for module in modules(script):
         for name in ("os.makedirs", "os.mkdir", "shutil.rmtree", "pathlib.Path.mkdir"):
@@ -47,7 +58,7 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
                 relaxed = argument(call, 2 if name == "os.makedirs" else 1, "exist_ok", "ignore_errors")
                 if relaxed is not None or in_try(module, call) or in_rank_branch(module, call) or has_more(call):
                     continue
-                if in_turns(module, call) or _is_there(module, call):
+                if runs_one_rank_first(module, call) or _is_there(module, call):
                     continue
                 if (
                     _one_folder(module, call)
@@ -58,29 +69,28 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
                     yield point(
                         module,
                         call,
-                        f"every rank calls {code(module, call, 40)} on one path: the second one fails, also after a "
-                        "question whether "
-                        "it exists; expected rank 0 alone, or exist_ok=True",
+                        f"every rank calls {code(module, call, 40)} on the same path",
                         "exist_ok=True",
+                        label="the second rank fails, even after exists()",
                         edits=edits,
                     )
 
 
 def _is_there(module: Module, call: ast.Call) -> bool:
-    """Whether another line makes the same folder and takes it well when it exists: this one then finds it."""
+    """Whether another line creates the same folder with exist_ok=True, so that this line finds it."""
     makers = (*module.calls("os.makedirs"), *module.method_calls.get("mkdir", ()))
     relaxed = [m for m in makers if value(module, argument(m, 2, "exist_ok")) is True]
     return _asks_first(module, call) and _folder(module, call) in {_folder(module, m) for m in relaxed}
 
 
 def _asks_first(module: Module, call: ast.Call) -> bool:
-    """Whether it stands under a question whether the folder exists."""
+    """Whether a condition around a call checks whether the folder exists."""
     tests = (p.test for p, child in module.index.enclosing(call) if isinstance(p, ast.If) and child in p.body)
     return any(names_in(test) & {"exists", "isdir", "is_dir"} for test in tests)
 
 
 def _folder(module: Module, call: ast.Call) -> str:
-    """The path of a call that makes a folder, as it is written, without `Path(...)` around it."""
+    """The path of a call that creates a folder, as it is written, without `Path(...)` around it."""
     is_function = module.names.of(call.func) is not None
     path = argument(call, 0, "name", "path") if is_function else getattr(call.func, "value", None)
     made = last_value(module, path) if path is not None else None
@@ -93,12 +103,12 @@ def _one_folder(module: Module, call: ast.Call) -> bool:
     """Whether a Path is the same on all ranks."""
     base = call.func.value if isinstance(call.func, ast.Attribute) else call
     made = last_value(module, base)
-    found = each_rank(module, made, trusting=True) if made is not None else [Unknown.VARIES]
-    return made is not None and Unknown.VARIES not in found and not names_in(made) & PER_RANK
+    paths = each_rank(module, made, trusting=True) if made is not None else [Unknown.VARIES]
+    return made is not None and Unknown.VARIES not in paths and not names_in(made) & PER_RANK
 
 
 def _relaxed(module: Module, call: ast.Call, name: str) -> tuple[Edit, ...]:
-    """The same call, which takes it well when another rank was first."""
+    """The same call, which does not fail if another rank was first."""
     if name == "shutil.rmtree":
         return (with_keyword(module, call, "ignore_errors=True"),)
     if name == "os.mkdir":
@@ -120,11 +130,22 @@ def download_race(script: Script) -> Iterator[Finding]:
     """All ranks download into one cache at the same time.
 
     ## Why it matters
-    On a fresh machine the ranks write the same files: `File not found or corrupted`, `unable to open file`, a module
-    without its attribute. The second run works, because the files are there.
+    On a fresh machine the ranks overwrite each other's files: `File not found or corrupted`, `unable to open file`,
+    or a module without its attribute. The second run works, because the files exist.
 
     ## Fix
-    Download before the job; or on rank 0 of each node first, with a barrier after it.
+    Download before the job, or on rank 0 of each node first, followed by a barrier.
+
+    ## Example
+        # before
+        data = torchvision.datasets.MNIST("data", download=True)
+        # RuntimeError: File not found or corrupted.
+
+        # after
+        if local_rank == 0:
+            torchvision.datasets.MNIST("data", download=True)
+        dist.barrier()
+        data = torchvision.datasets.MNIST("data")
     """
     for module in modules(script):
         if not is_distributed(module) or module.frameworks:
@@ -137,22 +158,21 @@ def download_race(script: Script) -> Iterator[Finding]:
             folder = argument(call, 0 if loads else 1, "root", "filename", "dst", "out", "output")
             if folder is not None and names_a_rank(module, folder):
                 continue
-            if in_rank_branch(module, call) or _at_spawn_parent(module, call) or in_turns(module, call):
+            if in_rank_branch(module, call) or _at_spawn_parent(module, call) or runs_one_rank_first(module, call):
                 continue
             yield point(
                 module,
                 call,
-                "every rank downloads into one folder at the same time: on a fresh machine the files are torn; "
-                "expected rank 0 first, "
-                "then a barrier",
+                "every rank downloads into the same folder at the same time",
                 "download=(local_rank == 0), with a barrier",
+                label="the files may get corrupted",
                 severity=Severity.WARNING,
                 edits=_one_first(module, call),
             )
 
 
 def _one_first(module: Module, call: ast.Call) -> tuple[Edit, ...]:
-    """Rank 0 goes first, between two barriers, where the process group is there already."""
+    """Let rank 0 go first, between two barriers, if the process group already exists."""
     function, statement = module.index.function_of(call), module.index.statement(call)
     inits = [c for c in module.calls("dist.init_process_group") if module.index.function_of(c) is function]
     if not any(c.lineno < call.lineno for c in inits):
@@ -168,14 +188,14 @@ _DOWNLOADS = ("urllib.request.urlretrieve", "torch.hub.download_url_to_file", "w
 
 
 def _at_spawn_parent(module: Module, call: ast.Call) -> bool:
-    """Run by the parent alone, before it spawns."""
+    """Whether only the parent runs a call, before it spawns."""
     function = module.index.function_of(call)
     return any(module.index.function_of(s.call) is function and call.lineno < s.call.lineno for s in module.spawns)
 
 
 @shared_file_race.look
 def changed_by_another(log: Log) -> Iterator[Finding]:
-    """A rank makes what another one has made, or removes what another one has removed."""
+    """A rank creates what another rank has created, or removes what another rank has removed."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.ended_ranks import names_of
     from ddpdoctor.rules.log.missing_files import MISSING_FILE, is_removed
@@ -185,19 +205,25 @@ def changed_by_another(log: Log) -> Iterator[Finding]:
     if lines:
         yield finding_of(log, lines, "One rank changes a file while the others read it", blames_speaker=True)
         return
-    gone = [each for each in log.tracebacks if is_removed(each)]
-    ranks = sorted({each.who.rank for each in gone if each.who.rank is not None})
-    for each in gone[:1]:
-        path = MISSING_FILE.search(each.message)
-        place = each.place
+    removals = [traceback for traceback in log.tracebacks if is_removed(traceback)]
+    ranks = sorted({traceback.who.rank for traceback in removals if traceback.who.rank is not None})
+    for traceback in removals[:1]:
+        path = MISSING_FILE.search(traceback.message)
+        place = traceback.place
         yield Finding(
-            f"{names_of(ranks, [])} removes {path['path'] if path else 'a folder'}, which another rank has removed before: "
-            "expected one rank to do it",
-            (Evidence(log.place(each.source, each.number), each.message[:200], "one rank removes the folder"),),
+            f"{names_of(ranks, [])} removes {path['path'] if path else 'a folder'}, which another rank has already removed",
+            (
+                Evidence(
+                    log.place(traceback.source, traceback.number),
+                    traceback.message[:200],
+                    "one rank removes the folder",
+                ),
+            ),
             where=Where(
                 rank=ranks[0] if len(ranks) == 1 else None,
                 file=None if place is None else place.file,
                 line=None if place is None else place.line,
             ),
             ranks=tuple(ranks),
+            label="remove it on one rank only",
         )

@@ -1,4 +1,4 @@
-"""SCRIPT065: rank 0 works while the others wait."""
+"""SCRIPT065: rank 0 does long work while the others wait."""
 
 from __future__ import annotations
 
@@ -28,11 +28,25 @@ def rank_zero_long_work(script: Script) -> Iterator[Finding]:
     """Rank 0 works longer than the timeout while the others wait.
 
     ## Why it matters
-    A progress bar shows life until the job dies at exactly 10 minutes (NCCL) or 30 minutes (Gloo): rank 0 tokenises,
-    downloads or evaluates, and the others wait in the next collective.
+    Rank 0 tokenizes, downloads, or evaluates, and the other ranks wait in the next collective. A progress bar moves
+    until the job fails after exactly 10 minutes (NCCL) or 30 minutes (Gloo).
 
     ## Fix
-    Do it before the job, or raise the timeout: `init_process_group(..., timeout=timedelta(hours=2))`.
+    Do the work before the job, or raise the timeout of init_process_group.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl")
+        if dist.get_rank() == 0:
+            tokenize(dataset)  # takes an hour
+        dist.barrier()
+        # after 10 minutes: the watchdog reports a timeout on all other ranks
+
+        # after
+        dist.init_process_group("nccl", timeout=timedelta(hours=2))
+        if dist.get_rank() == 0:
+            tokenize(dataset)
+        dist.barrier()
     """
     for module in modules(script):
         inits = module.calls("dist.init_process_group")
@@ -47,11 +61,10 @@ def rank_zero_long_work(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     work,
-                    f"only one rank does {code(module, work, 40)}, while the others wait in line {wait.lineno} and "
-                    "give up after the "
-                    "default timeout of 10 (NCCL) or 30 minutes; expected a longer timeout, or the work before the "
-                    "job",
+                    f"rank 0 runs {code(module, work, 40)} while other ranks wait in line {wait.lineno}",
                     "timeout=timedelta(hours=…)",
+                    label="default timeout: 10 (NCCL) or 30 minutes",
+                    fix="Do it before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.",
                     severity=Severity.WARNING,
                     edits=(
                         with_keyword(module, inits[0], "timeout=timedelta(hours=2)"),
@@ -61,18 +74,18 @@ def rank_zero_long_work(script: Script) -> Iterator[Finding]:
 
 
 def _is_main(module: Module, statement: ast.If) -> bool:
-    found = truths(module, statement.test)
-    return found[0] is True and any(f is False for f in found[1:])
+    values = truths(module, statement.test)
+    return values[0] is True and any(f is False for f in values[1:])
 
 
 def _long(module: Module, statement: ast.If) -> ast.Call | None:
-    for each in statement.body:
-        for node in inner(each):
+    for body_statement in statement.body:
+        for node in inner(body_statement):
             if isinstance(node, ast.Call):
                 last = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 known = module.names.of(node.func) or ""
                 is_map = last == "map" and isinstance(node.func, ast.Attribute) and not known
-                is_made = last[:1].isupper()  # an Evaluator is made here, it does not evaluate yet
+                is_made = last[:1].isupper()  # this only creates an Evaluator
                 named = LONG.search(last) and not is_made and not known.startswith(("torch.", "dist."))
                 if (named and not (EVALUATES.search(last) and _is_short(module, node))) or is_map:
                     return node
@@ -80,7 +93,7 @@ def _long(module: Module, statement: ast.If) -> ast.Call | None:
 
 
 def _is_short(module: Module, call: ast.Call) -> bool:
-    """Whether what is called stands in the project and runs over no data: an evaluation of one batch."""
+    """Whether the called function is in the project and has no loop: an evaluation of one batch."""
     target = module.target(call)
     if target is None:
         return False

@@ -16,7 +16,7 @@ from ddpdoctor.scripts.syntax.spawning import Spawn
 
 
 def start_method(module: Module, spawn: Spawn) -> str | None:
-    """The start method of a start of processes: `spawn` or `fork` where it is certain."""
+    """The start method of child processes: `spawn` or `fork`, if it is certain."""
     if spawn.how == "spawn":
         given = value(module, argument(spawn.call, None, "start_method"))
         return given if isinstance(given, str) else "spawn"
@@ -42,11 +42,21 @@ def spawn_without_main_guard(script: Script) -> Iterator[Finding]:
     """Processes are started without a main guard.
 
     ## Why it matters
-    A spawned child imports the script and would start children again: `RuntimeError: An attempt has been made to start
-    a new process before the current process has finished its bootstrapping phase.`
+    A spawned child imports the script and would start children again. It fails with `RuntimeError: An attempt has
+    been made to start a new process before the current process has finished its bootstrapping phase.`
 
     ## Fix
     Put the start under `if __name__ == "__main__":`.
+
+    ## Example
+        # before
+        mp.spawn(main, nprocs=2)
+        # RuntimeError: An attempt has been made to start a new process before the current process
+        # has finished its bootstrapping phase.
+
+        # after
+        if __name__ == "__main__":
+            mp.spawn(main, nprocs=2)
     """
     for module in modules(script):
         for spawn in module.spawns:
@@ -57,18 +67,17 @@ def spawn_without_main_guard(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     at,
-                    "this starts processes when the module is imported, and each spawned child imports it: a "
-                    "RuntimeError about the "
-                    'bootstrapping phase; expected it under if __name__ == "__main__":',
+                    "processes are started at import, without a main guard",
                     'if __name__ == "__main__":',
+                    label="each spawned child runs this again: RuntimeError",
                     edits=_under_guard(module, at),
                 )
 
 
 def _under_guard(module: Module, at: ast.AST) -> tuple[Edit, ...]:
-    """The rest of the file from the start of processes on, or from the choice of how they start, under a main guard."""
+    """Put the rest of the file under a main guard, from the start of processes or the choice of their start method."""
     chosen = [at, *(c for c in module.calls("mp.set_start_method") if module.index.function_of(c) is None)]
-    first = min((module.index.outermost(each) for each in chosen), key=lambda s: s.lineno)
+    first = min((module.index.outermost(call) for call in chosen), key=lambda s: s.lineno)
     region = [s for s in module.tree.body if s.lineno >= first.lineno]
     texts = [n for s in region for n in ast.walk(s) if isinstance(n, (ast.Constant, ast.JoinedStr))]
     if any(n.end_lineno != n.lineno for n in texts) or any(
@@ -83,7 +92,7 @@ def _under_guard(module: Module, at: ast.AST) -> tuple[Edit, ...]:
 
 
 def _at_import(module: Module, node: ast.AST, depth: int = 0) -> ast.AST | None:
-    """The place at module level, outside of a main guard, that runs a node on import."""
+    """The place at module level, outside a main guard, that runs a node on import."""
     function = module.index.function_of(node)
     if function is None:
         around = [p for p, _ in module.index.enclosing(node)]
@@ -91,9 +100,9 @@ def _at_import(module: Module, node: ast.AST, depth: int = 0) -> ast.AST | None:
     if depth > 4:
         return None
     for call in module.callers.get(function, ()):
-        found = _at_import(module, call, depth + 1)
-        if found is not None:
-            return found
+        place = _at_import(module, call, depth + 1)
+        if place is not None:
+            return place
     return None
 
 
@@ -102,10 +111,23 @@ def child_exit_code_ignored(script: Script) -> Iterator[Finding]:
     """The parent ignores the exit codes of its children.
 
     ## Why it matters
-    The children fail and the parent ends with 0: the scheduler and the CI see success.
+    The children fail and the parent exits with 0. The scheduler and the CI see success.
 
     ## Fix
-    Look at `p.exitcode` after `join()` and exit with it; or `mp.spawn(..., join=True)`, which raises.
+    Check `p.exitcode` after `join()`, and exit with it.
+
+    `mp.spawn(..., join=True)` raises if a child fails.
+
+    ## Example
+        # before
+        for p in processes:
+            p.join()
+
+        # after
+        for p in processes:
+            p.join()
+        if any(p.exitcode for p in processes):
+            raise SystemExit(1)
     """
     for module in modules(script):
         if (
@@ -121,11 +143,10 @@ def child_exit_code_ignored(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     joins[0],
-                    "join() returns whether the child succeeded or not, and nothing looks at its exitcode: a failed "
-                    "job ends with 0; "
-                    "expected a look at exitcode",
+                    "exit codes of the children are ignored: a failed job exits with 0",
                     "sys.exit(any(p.exitcode for p in processes))",
-                    edits=_looked_at(module, joins[0]),
+                    label="join() does not raise: check exitcode",
+                    edits=_exit_code_checked(module, joins[0]),
                 )
                 break
             flag = value(module, argument(spawn.call, 3, "join")) if spawn.how == "spawn" else None
@@ -137,16 +158,16 @@ def child_exit_code_ignored(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     spawn.call,
-                    "join=False returns at once and nothing joins the children: the parent ends with 0 whatever "
-                    "they do; expected "
+                    "mp.spawn(join=False) without join(): the parent exits with 0 if children fail",
                     "join=True",
-                    "join=True",
+                    label="use join=True",
+                    fix="Pass `join=True`, which raises if a child fails.",
                     edits=(replace(module, argument(spawn.call, 3, "join") or spawn.call, "True"),),
                 )
 
 
-def _looked_at(module: Module, join: ast.Call) -> tuple[Edit, ...]:
-    """The parent ends badly when a child did, behind the loop that joins them."""
+def _exit_code_checked(module: Module, join: ast.Call) -> tuple[Edit, ...]:
+    """Exit with 1 if a child failed, after the loop that joins the children."""
     base = join.func.value if isinstance(join.func, ast.Attribute) else None
     loop = module.index.parents.get(module.index.statement(join))
     if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and isinstance(base, ast.Name):

@@ -1,4 +1,4 @@
-"""SCRIPT068 and SCRIPT069: what a forked child must not use: CUDA and the process group of its parent."""
+"""SCRIPT068 and SCRIPT069: a forked child must not use CUDA or the process group of its parent."""
 
 from __future__ import annotations
 
@@ -29,12 +29,28 @@ def cuda_after_fork(script: Script) -> Iterator[Finding]:
     """CUDA is used in a forked process.
 
     ## Why it matters
-    `RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the
-    'spawn' start method`: the parent touched CUDA before the fork, and the worker of a DataLoader is a fork.
+    It fails with `RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you
+    must use the 'spawn' start method`. The parent used CUDA before the fork; DataLoader workers are forked as well.
 
     ## Fix
-    No CUDA before the fork and none in a dataset: move batches to the GPU in the training loop. Or the spawn start
-    method.
+    Use the spawn start method, or use no CUDA before the fork and none in a dataset.
+
+    ## Example
+        # before
+        class Data(Dataset):
+            def __getitem__(self, i):
+                return self.items[i].cuda()
+
+        loader = DataLoader(Data(), num_workers=4)
+        # RuntimeError: Cannot re-initialize CUDA in forked subprocess
+
+        # after
+        class Data(Dataset):
+            def __getitem__(self, i):
+                return self.items[i]
+
+        for batch in DataLoader(Data(), num_workers=4):
+            batch = batch.cuda()
     """
     for module in modules(script):
         yield from _in_workers(module)
@@ -46,16 +62,16 @@ def cuda_after_fork(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     spawn.call,
-                    f"the child is forked after line {touched.lineno} touched CUDA, and uses CUDA itself "
-                    "(RuntimeError); expected the "
-                    "spawn start method",
+                    f"child is forked after line {touched.lineno} used CUDA, and uses CUDA itself",
                     'mp.set_start_method("spawn")',
+                    label="RuntimeError: use the spawn start method",
+                    fix="Use the spawn start method.",
                     edits=_spawned(module, spawn),
                 )
 
 
 def _spawned(module: Module, spawn: Spawn) -> tuple[Edit, ...]:
-    """The same start with the spawn method."""
+    """Start the same processes with the spawn method."""
     func = spawn.call.func
     for call in module.calls("mp.get_context"):
         chosen = argument(call, 0, "method")
@@ -84,10 +100,10 @@ def _in_workers(module: Module) -> Iterator[Finding]:
             yield point(
                 module,
                 used,
-                f"{target.function.name} uses CUDA, and it runs in the forked workers of line {call.lineno} (Cannot "
-                "re-initialize CUDA in forked subprocess); expected the move to the GPU in "
-                "the training loop",
+                f"{target.function.name}() uses CUDA in the forked DataLoader workers (line {call.lineno})",
                 "CPU tensors from the dataset",
+                label="Cannot re-initialize CUDA in forked subprocess",
+                fix="Return CPU tensors, and move batches to the GPU in the training loop.",
                 edits=_left_on_cpu(module, used),
             )
 
@@ -103,8 +119,8 @@ def _cuda_call(module: Module, function: Function) -> ast.Call | None:
     return next((n for n in ast.walk(function) if isinstance(n, ast.Call) and _moves(module, n)), None)
 
 
-def _is_cuda(found: object) -> bool:
-    return (isinstance(found, str) and found.startswith("cuda")) or getattr(found, "type", None) == "cuda"
+def _is_cuda(device: object) -> bool:
+    return (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda"
 
 
 def _uses_cuda(module: Module, function: Function) -> bool:
@@ -114,7 +130,7 @@ def _uses_cuda(module: Module, function: Function) -> bool:
 
 
 def _cuda_before(module: Module, start: ast.Call) -> ast.Call | None:
-    """A call of the parent that makes a CUDA context before the start."""
+    """A call of the parent that creates a CUDA context before the start."""
     function = module.index.function_of(start)
     for call in module.index.calls:
         same = module.index.function_of(call) is function and call.lineno < start.lineno
@@ -124,7 +140,7 @@ def _cuda_before(module: Module, start: ast.Call) -> ast.Call | None:
 
 
 def _moves(module: Module, call: ast.Call) -> bool:
-    """`x.cuda()`, `x.to("cuda")`, `torch.zeros(1, device="cuda")`."""
+    """Whether it is `x.cuda()`, `x.to("cuda")` or `torch.zeros(1, device="cuda")`."""
     attr = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if attr == "cuda" and module.names.of(call.func) is None:
         return True
@@ -138,16 +154,31 @@ def distributed_after_fork(script: Script) -> Iterator[Finding]:
     """A forked child uses the process group of its parent.
 
     ## Why it matters
-    The child has copies of the group's sockets but none of its threads: it waits for ever, and the parent may read
-    its bytes.
+    The child has copies of the sockets of the group, but none of its threads. It waits forever, and the parent may
+    read its bytes.
 
     ## Fix
-    Start children before init_process_group, or with `torch.multiprocessing.get_context("spawn")` and a group of their
-    own. `--diff` leaves this to the author, who knows what the child is to say to whom.
+    Start children before init_process_group, or with `mp.get_context("spawn")` and a group of their own.
+
+    `--diff` does not correct this: only the author knows with which ranks the child is to communicate.
+
+    ## Example
+        # before
+        dist.init_process_group("gloo")
+        mp.get_context("fork").Process(target=report).start()  # report() calls dist.all_reduce()
+
+        # after
+        child = mp.get_context("spawn").Process(target=report)  # report() calls init_process_group() itself
+        child.start()
+        dist.init_process_group("gloo")
     """
     for module in modules(script):
         for spawn in module.spawns:
-            if start_method(module, spawn) != "fork" or spawn.function is None or not _talks(module, spawn.function):
+            if (
+                start_method(module, spawn) != "fork"
+                or spawn.function is None
+                or not _communicates(module, spawn.function)
+            ):
                 continue
             before = [c for c in module.calls("dist.init_process_group") if _is_before(module, c, spawn.call)]
             if before and not _joins_itself(module, spawn.function):
@@ -156,14 +187,14 @@ def distributed_after_fork(script: Script) -> Iterator[Finding]:
 
 
 def _forks(module: Module) -> Iterator[Finding]:
-    """os.fork after init_process_group, whose child communicates."""
+    """os.fork after init_process_group, if the child communicates."""
     for fork in module.calls("os.fork"):
         before = [c for c in module.calls("dist.init_process_group") if _is_before(module, c, fork)]
         statement = module.index.statement(fork)
         name = statement.targets[0] if isinstance(statement, ast.Assign) else None
         child = f"{ast.unparse(name)} == 0" if name is not None else ""
         for branch in (n for n in module.index.parents if isinstance(n, ast.If) and n.lineno >= fork.lineno):
-            if before and ast.unparse(branch.test) == child and _talks(module, branch):
+            if before and ast.unparse(branch.test) == child and _communicates(module, branch):
                 yield _after_fork(module, fork, before[0])
 
 
@@ -171,15 +202,15 @@ def _after_fork(module: Module, start: ast.Call, init: ast.Call) -> Finding:
     return point(
         module,
         start,
-        f"the child is forked after init_process_group (line {init.lineno}) and communicates itself: it has no threads "
-        "for it and hangs; expected the start before init, or spawn",
+        f"forked child uses the process group of its parent (line {init.lineno})",
         'mp.get_context("spawn")',
-        fix='Start the child before init_process_group, or with torch.multiprocessing.get_context("spawn").',
+        label="the child has no threads: it hangs",
+        fix='Start the child before init_process_group, or with `mp.get_context("spawn")`.',
     )
 
 
 def _is_before(module: Module, one: ast.Call, two: ast.Call) -> bool:
-    """Whether a call is certainly done before another: earlier in its function, or in one that calls that later."""
+    """Whether a call certainly runs before another: earlier in its function, or in a function that later calls the other."""
     function, later = module.index.function_of(one), module.index.function_of(two)
     if function is later:
         return one.lineno < two.lineno
@@ -187,7 +218,7 @@ def _is_before(module: Module, one: ast.Call, two: ast.Call) -> bool:
     return any(module.index.function_of(c) is function and one.lineno < c.lineno for c in calls)
 
 
-def _talks(module: Module, function: ast.AST) -> bool:
+def _communicates(module: Module, function: ast.AST) -> bool:
     return any(
         (module.names.of(n.func) or "").startswith("dist.") for n in ast.walk(function) if isinstance(n, ast.Call)
     )

@@ -1,4 +1,4 @@
-"""SCRIPT070: a module whose __init__ is misspelled."""
+"""SCRIPT070: a model class with a misspelled __init__."""
 
 from __future__ import annotations
 
@@ -24,11 +24,25 @@ def init_method_misspelled(script: Script) -> Iterator[Finding]:
     """A module defines init instead of __init__.
 
     ## Why it matters
-    The layers are never created: `ValueError: optimizer got an empty parameter list`, or an AttributeError in
-    forward.
+    The layers are never created. The script fails with `ValueError: optimizer got an empty parameter list`, or with
+    an AttributeError in forward.
 
     ## Fix
-    `def __init__(self):`.
+    Rename the method: `def __init__(self):`.
+
+    ## Example
+        # before
+        class Net(nn.Module):
+            def init(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 2)
+        # ValueError: optimizer got an empty parameter list
+
+        # after
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 2)
     """
     for module in modules(script):
         for owner in module.index.classes:
@@ -41,16 +55,16 @@ def init_method_misspelled(script: Script) -> Iterator[Finding]:
                     yield point(
                         module,
                         method,
-                        f"{owner.name} defines {name}, which nothing calls: its layers are never created (optimizer "
-                        "got an empty "
-                        "parameter list); expected __init__",
+                        f"{owner.name} defines {name}() instead of __init__()",
                         "def __init__(self)",
+                        label="its layers are never created",
+                        fix=f"Rename {name} to `__init__`.",
                         edits=_renamed(module, method),
                     )
 
 
 def _builds(module: Module, method: ast.FunctionDef) -> bool:
-    """It creates layers, or calls the base's __init__."""
+    """Whether a method creates layers or calls the base's __init__, and is never called itself."""
     calls = [c for c in module.method_calls.get(method.name, ()) if module.index.function_of(c) is not method]
     if calls:
         return False

@@ -34,11 +34,18 @@ def stdin_read_by_worker(script: Script) -> Iterator[Finding]:
     """A worker reads from standard input.
 
     ## Why it matters
-    All workers share one standard input: one gets part of the bytes, another nothing, and a debugger waits where
-    nobody sees it.
+    All workers share one standard input: one worker gets a part of it, the others nothing. A debugger waits for input
+    that cannot be typed.
 
     ## Fix
-    A remote debugger, `torch.distributed.breakpoint()`, or one rank started alone.
+    Use `torch.distributed.breakpoint()`, a remote debugger, or start one rank alone.
+
+    ## Example
+        # before
+        breakpoint()
+
+        # after
+        dist.breakpoint(rank=0)  # on all ranks: the others wait for rank 0
     """
     for module in modules(script):
         if not is_distributed(module):
@@ -52,16 +59,15 @@ def stdin_read_by_worker(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     call,
-                    f"{code(module, call, 40)} reads standard input in every worker, and they share it: one gets it, "
-                    "the others wait "
-                    "unseen; expected no reading in workers",
+                    f"{code(module, call, 40)} reads standard input in every worker",
                     "dist.breakpoint() for debugging",
+                    label="the workers share it and wait",
                     edits=(delete(module, statement),) if isinstance(statement, ast.Expr) else (),
                 )
 
 
 def _of_parent(module: Module, call: ast.expr) -> bool:
-    """Run by the process that spawns, not by the ranks."""
+    """Whether the process that spawns runs a call, not the ranks."""
     function = module.index.function_of(call)
     spawned = {s.function for s in module.spawns}
     return bool(spawned) and function not in spawned and (function is None or function not in module.callers)
@@ -69,8 +75,8 @@ def _of_parent(module: Module, call: ast.expr) -> bool:
 
 @stdin_read_by_worker.look
 def reads_input(hang: Hang) -> Iterator[Finding]:
-    """A rank that waits for a person."""
+    """A rank waits for input."""
     from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import outlier_findings
 
-    yield from outlier_findings(hang, lambda each: each.activity is Activity.INPUT)
+    yield from outlier_findings(hang, lambda outlier: outlier.activity is Activity.INPUT)

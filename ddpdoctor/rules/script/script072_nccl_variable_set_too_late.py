@@ -1,4 +1,4 @@
-"""SCRIPT072: NCCL's variables, which it reads once."""
+"""SCRIPT072: NCCL variables that are set too late."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ def nccl_variable_set_too_late(script: Script) -> Iterator[Finding]:
     """An NCCL variable is set after the first communicator.
 
     ## Why it matters
-    NCCL reads each of its variables once, when the first communicator is made. A later assignment changes nothing, and
-    nothing says so.
+    NCCL reads each of its variables once, when the first communicator is created. A later assignment has no effect,
+    and there is no error.
 
     ## Fix
     Set it in the launch environment, or before init_process_group.
+
+    ## Example
+        # before
+        dist.init_process_group("nccl")
+        os.environ["NCCL_SOCKET_IFNAME"] = "eth0"
+
+        # after
+        os.environ["NCCL_SOCKET_IFNAME"] = "eth0"
+        dist.init_process_group("nccl")
     """
     for module in modules(script):
         inits = module.calls("dist.init_process_group")
@@ -35,16 +44,15 @@ def nccl_variable_set_too_late(script: Script) -> Iterator[Finding]:
                 yield point(
                     module,
                     setting.node,
-                    f"{setting.name} is set after init_process_group (line {first.lineno}), when NCCL may have read "
-                    "it already; "
-                    "expected it before",
+                    f"{setting.name} is set after init_process_group() (line {first.lineno})",
                     f"before line {first.lineno}",
+                    label="NCCL may have read it already",
                     edits=_earlier(module, setting.node, module.index.statement(first)),
                 )
 
 
 def _earlier(module: Module, node: ast.AST, first: ast.stmt) -> tuple[Edit, ...]:
-    """A setting of one line goes before a statement of the same block."""
+    """Move a one-line setting before a statement of the same block."""
     one_line = isinstance(node, ast.stmt) and node.lineno == node.end_lineno
     if not isinstance(node, ast.stmt) or not one_line or module.index.parents[node] is not module.index.parents[first]:
         return ()

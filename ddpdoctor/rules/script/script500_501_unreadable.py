@@ -1,4 +1,4 @@
-"""SCRIPT500, SCRIPT501: a file that Python cannot read, or that is nested too deeply to be judged."""
+"""SCRIPT500 and SCRIPT501: a file that Python cannot parse, or that is nested too deeply to be checked."""
 
 from __future__ import annotations
 
@@ -20,48 +20,77 @@ PYTHON_2 = (
 
 @cause("SCRIPT500", "source-not-python", Severity.ERROR)
 def source_not_python(script: Script) -> Iterator[Finding]:
-    """Python cannot read the script.
+    """Python cannot parse the script.
 
     ## Why it matters
-    Every rank ends with `SyntaxError` before its first line runs, and under a launcher the message stands far above a
-    `ChildFailedError`. Nothing else in the file was judged; of a notebook, the other cells were.
+    Every rank fails with `SyntaxError` before its first line runs, and a launcher prints it far above its own
+    `ChildFailedError`. The rest of the file was not checked; of a notebook, the other cells were.
 
     ## Fix
-    Mend the line, save the file as UTF-8, or rewrite what is Python 2. A newer Python may know syntax that this one does not.
+    Fix the syntax error, save the file as UTF-8, or port it from Python 2.
+
+    A newer Python may accept syntax that this one does not.
+
+    ## Example
+        # before
+        print "loss", loss
+        # SyntaxError: Missing parentheses in call to 'print'. Did you mean print(...)?
+
+        # after
+        print("loss", loss)
     """
     version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
     for source, problem in unreadable(script):
-        told = problem.message
-        if any(words in told for words in PYTHON_2):
-            told += " (this looks like Python 2)"
-        elif "f-string" in told and sys.version_info < (3, 12):
-            told += " (Python 3.12 and newer allow more in f-strings)"
+        reason = problem.message
+        if any(message_part in reason for message_part in PYTHON_2):
+            reason += " (this looks like Python 2)"
+        elif "f-string" in reason and sys.version_info < (3, 12):
+            reason += " (Python 3.12 and newer allow more in f-strings)"
         if problem.is_unread:
-            message = f"not judged: {told}; expected a script"
+            message, label = f"file not checked: {reason}", "not checked"
         else:
-            message = f"{version} cannot read this file: {told}; expected Python 3 source in UTF-8, or with its encoding declared"
+            message, label = f"{version} cannot parse this file: {reason}", "every rank fails before its first line"
         yield Finding(
             message,
             evidence=(Evidence(f"script.{source.path}", problem.message, "Python 3 source"),),
             where=Where(file=source.path, line=problem.line, column=problem.column),
             severity=Severity.NOTE if problem.is_unread else None,
+            label=label,
         )
 
 
 @cause("SCRIPT501", "source-nested-too-deeply", Severity.NOTE)
 def source_nested_too_deeply(script: Script) -> Iterator[Finding]:
-    """The script is nested too deeply to be judged.
+    """The script is nested too deeply to be checked.
 
     ## Why it matters
-    What is wrong in this file was not looked for. Long chains of elif and of operators count as levels; they are mostly in
+    This file was not searched for faults. Long chains of elif and of operators count as levels; they are mostly in
     generated code.
 
     ## Fix
-    Nothing has to be done for the job. Move generated code into a file of its own to have the rest judged.
+    Move generated code into a file of its own, to have the rest checked.
+
+    The job itself needs no change.
+
+    ## Example
+        # before
+        def lookup(x):
+            if x == 0:
+                return "a"
+            elif x == 1:
+                return "b"
+            # ... and thousands more of these
+
+        # after
+        from generated_table import TABLE
+
+        def lookup(x):
+            return TABLE[x]
     """
     for source, depth in too_deep(script):
         yield Finding(
-            f"nested {depth} levels deep, so that the file was not judged: expected at most {MAX_DEPTH}",
+            f"file not checked: nested {depth} levels deep (limit: {MAX_DEPTH})",
             evidence=(Evidence(f"script.{source.path}", f"{depth} levels", f"at most {MAX_DEPTH}"),),
             where=Where(file=source.path, line=1, column=1),
+            label="not checked",
         )

@@ -1,4 +1,4 @@
-"""What the rules of scripts ask alike: the values on each rank, how the job is started, which backend it uses."""
+"""Questions that several script rules ask: values on each rank, how the job is started, which backend it uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "is_test",
     "last_value",
     "names_in",
-    "once",
+    "only_value",
     "readers_at",
     "spread",
     "start_of",
@@ -44,7 +44,7 @@ LOCAL_RANKS = [place.local_rank for place in TWO_NODES]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a launch line starts the script. `nodes`, `per_node`: None where the line does not tell."""
+    """How a launch line starts the script. `nodes` and `per_node` are None if the line does not say."""
 
     line: LaunchLine
     launcher: LauncherKind
@@ -67,18 +67,18 @@ class Start:
 
     @property
     def is_rank(self) -> bool:
-        """The line is of one rank of several: its environment says which."""
+        """Whether the line starts one of several ranks, given in its environment."""
         size = self.line.environ.get("WORLD_SIZE") or ""
         return self.line.environ.get("RANK") is not None and size.isdecimal() and int(size) > 1
 
     @property
     def world(self) -> int | None:
-        """The world size that the line asks for."""
+        """The world size of the launch line."""
         return None if self.nodes is None or self.per_node is None else self.nodes * self.per_node
 
 
 def start_of(module: Module, launch: Launch | None) -> Start | None:
-    """The line that starts this file, if one was given."""
+    """The launch line that starts this file, if there is one."""
     for line in launch.lines if launch is not None else ():
         if line.script is None or not _is_same(line.script.path, module.path):
             continue
@@ -98,30 +98,30 @@ def _is_same(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=256)
 def readers_at(module: Module, places: tuple[RankContext, ...], trusting: bool) -> tuple[RankEvaluator, ...]:
-    """A reader for each of these places, kept for the next question about the file."""
+    """An evaluator for each of these ranks, cached per file."""
     return tuple(RankEvaluator(module, place, trusting=trusting) for place in places)
 
 
 def each_rank(
     module: Module, node: ast.expr, places: tuple[RankContext, ...] = TWO_NODES, *, trusting: bool = False
 ) -> list[object]:
-    """The value of an expression on each rank of the imagined job; once Unknown, always Unknown."""
+    """The value of an expression on each rank of the simulated job; if the first is Unknown, all are."""
     readers = readers_at(module, places, trusting)
     first = readers[0].value(node)
     return [first] * len(readers) if isinstance(first, Unknown) else [first, *(r.value(node) for r in readers[1:])]
 
 
 def value(module: Module, node: ast.expr | None) -> object:
-    """The value of an expression where it is the same on all ranks; None for None."""
+    """The value of an expression if it is the same on all ranks; None for None."""
     if node is None:
         return None
-    found = each_rank(module, node)
-    first = found[0]
-    return first if all(type(v) is type(first) and v == first for v in found[1:]) else Unknown.VARIES
+    values = each_rank(module, node)
+    first = values[0]
+    return first if all(type(v) is type(first) and v == first for v in values[1:]) else Unknown.VARIES
 
 
 def argument(call: ast.Call, position: int | None, *names: str) -> ast.expr | None:
-    """The expression that a call gives for a parameter, by name or by position."""
+    """The expression that a call passes for a parameter, by name or by position."""
     for keyword in call.keywords:
         if keyword.arg in names:
             return keyword.value
@@ -131,24 +131,24 @@ def argument(call: ast.Call, position: int | None, *names: str) -> ast.expr | No
 
 
 def has_more(call: ast.Call) -> bool:
-    """Whether a call gives arguments that cannot be seen: *args or **kwargs."""
+    """Whether a call passes arguments that the source does not show: *args or **kwargs."""
     return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
 
 
 def backends(module: Module) -> set[str] | None:
-    """The backends that the file's init_process_group calls give as text; None where one cannot be told."""
-    found: set[str] = set()
+    """The backends that the file's init_process_group calls name; None if one of them is unknown."""
+    names: set[str] = set()
     for call in module.calls("dist.init_process_group"):
         given = argument(call, 0, "backend")
         text = value(module, given)
         if given is None or not isinstance(text, str) or _is_chosen(module, given):
             return None
-        found.add(text.lower())
-    return found
+        names.add(text.lower())
+    return names
 
 
 def is_test(module: Module) -> bool:
-    """A test of a library: it fakes worlds, runs on one machine, and breaks things on purpose."""
+    """Whether the file is a unit test: it fakes worlds, runs on one machine, and breaks things on purpose."""
     if any(f"import {name}" in module.text or f"from {name}" in module.text for name in TESTING):
         return True
     classes = (owner for owner in module.index.scopes if isinstance(owner, ast.ClassDef))
@@ -160,12 +160,14 @@ def _is_chosen(module: Module, node: ast.expr) -> bool:
     made = last_value(module, node) if isinstance(node, ast.Name) else node
     if made is None and isinstance(node, ast.Name):
         given = list(_given_for(module, node))
-        return not given or any(each is None or _is_chosen(module, each) for each in given)
+        return not given or any(
+            argument_given is None or _is_chosen(module, argument_given) for argument_given in given
+        )
     return made is None or any(isinstance(n, (ast.IfExp, ast.BoolOp)) for n in ast.walk(made))
 
 
 def _given_for(module: Module, name: ast.Name) -> Iterator[ast.expr | None]:
-    """What the calls in the file give for a parameter; None where one cannot be told."""
+    """What the calls in the file pass for a parameter; None for a value that is unknown."""
     bound = module.names.bindings(name.id, module.index.scope(name))
     function = bound[0].function if bound is not None else None
     if bound is None or function is None or [b.how for b in bound[1]] != [Bound.PARAMETER]:
@@ -177,26 +179,26 @@ def _given_for(module: Module, name: ast.Name) -> Iterator[ast.expr | None]:
 
 
 def is_distributed(module: Module) -> bool:
-    """The file itself joins a process group or wraps its model, and does not say that it is alone."""
+    """Whether the file itself joins a process group or wraps its model, in a world of more than one process."""
     if is_alone(module):
         return False
     return bool(module.calls("dist.init_process_group", "DDP", "FSDP")) or bool(module.spawns)
 
 
 def is_alone(module: Module) -> bool:
-    """Whether the text itself makes a world of one process, as scripts do that only convert a checkpoint."""
+    """Whether the file creates a world of one process, as scripts do that only convert a checkpoint."""
     sizes = [argument(c, None, "world_size") for c in module.calls("dist.init_process_group")]
     return bool(sizes) and all(given is not None and value(module, given) == 1 for given in sizes)
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """The names and the last parts of attributes in an expression."""
-    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    return found | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    """The names and attribute names in an expression."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return names | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
 
 
 def in_try(module: Module, node: ast.AST) -> bool:
-    """Whether an exception there is caught in the same function."""
+    """Whether an exception at this node is caught in the same function."""
     for parent, child in module.index.enclosing(node):
         if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
             return True
@@ -206,7 +208,7 @@ def in_try(module: Module, node: ast.AST) -> bool:
 
 
 def last_value(module: Module, node: ast.expr) -> ast.expr | None:
-    """The expression that a name holds where it is used: its last plain assignment before, in the same block or around."""
+    """The expression that a name holds where it is used: its last plain assignment, in the same or an enclosing block."""
     if not isinstance(node, ast.Name):
         return node
     bound = module.names.bindings(node.id, module.index.scope(node))
@@ -221,8 +223,8 @@ def last_value(module: Module, node: ast.expr) -> ast.expr | None:
     return last.value if block in around else None
 
 
-def once(module: Module, name: ast.Name) -> ast.expr | None:
-    """What a name holds for good: its only assignment, where nothing is stored in it or added to it later."""
+def only_value(module: Module, name: ast.Name) -> ast.expr | None:
+    """The only assignment of a name, if nothing is stored in the object or added to it later."""
     bound = module.names.bindings(name.id, module.index.scope(name))
     made = bound[1][0].value if bound is not None and len(bound[1]) == 1 and bound[1][0].how is Bound.VALUE else None
     stores = (s.value for s in module.index.subscripts if isinstance(s.ctx, (ast.Store, ast.Del)))
@@ -232,22 +234,24 @@ def once(module: Module, name: ast.Name) -> ast.expr | None:
 
 
 def spread(module: Module, call: ast.Call) -> dict[str, ast.expr]:
-    """What `**options` gives, where the options are written once as a dict and never changed."""
+    """What `**options` passes, if the options are a dict that is assigned once and never changed."""
     names = [k.value for k in call.keywords if k.arg is None and isinstance(k.value, ast.Name)]
-    made = [m for n in names if (m := once(module, n)) is not None]
-    found: dict[str, ast.expr] = {}
-    for each in made:
-        if isinstance(each, ast.Call) and module.names.of(each.func) == "dict":
-            found |= {k.arg: k.value for k in each.keywords if k.arg}
-        elif isinstance(each, ast.Dict):
-            found |= {
-                str(k.value): v for k, v in zip(each.keys, each.values, strict=True) if isinstance(k, ast.Constant)
+    made = [m for n in names if (m := only_value(module, n)) is not None]
+    options: dict[str, ast.expr] = {}
+    for mapping in made:
+        if isinstance(mapping, ast.Call) and module.names.of(mapping.func) == "dict":
+            options |= {k.arg: k.value for k in mapping.keywords if k.arg}
+        elif isinstance(mapping, ast.Dict):
+            options |= {
+                str(k.value): v
+                for k, v in zip(mapping.keys, mapping.values, strict=True)
+                if isinstance(k, ast.Constant)
             }
-    return found
+    return options
 
 
 def is_literal(module: Module, node: ast.expr) -> bool:
-    """A constant that stands in the file itself: no option, no parameter."""
+    """Whether a value is a constant in the file itself, not an option or a parameter."""
     if isinstance(node, (ast.Constant, ast.JoinedStr)):
         return True
     bound = module.names.bindings(node.id, module.index.scope(node)) if isinstance(node, ast.Name) else None
@@ -257,7 +261,7 @@ def is_literal(module: Module, node: ast.expr) -> bool:
 
 
 def is_quiet(node: ast.AST) -> bool:
-    """A statement or function that computes without gradients: `with torch.no_grad():`, or its decorator."""
+    """Whether a statement or function computes without gradients: `with torch.no_grad():`, or its decorator."""
     texts = [ast.unparse(i) for i in node.items] if isinstance(node, (ast.With, ast.AsyncWith)) else []
     texts += [ast.unparse(d) for d in getattr(node, "decorator_list", ())]
     return any("no_grad" in t or "inference_mode" in t or "set_grad_enabled(False)" in t for t in texts)

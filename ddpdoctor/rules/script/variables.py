@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpdoctor.rules.script.script_questions import argument, once, value
+from ddpdoctor.rules.script.script_questions import argument, only_value, value
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner
 
@@ -15,7 +15,7 @@ TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTI
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """An assignment to os.environ: `node` is the whole statement or call, `given` the value."""
+    """An assignment to os.environ: `node` is the statement or call, `given` the value."""
 
     name: str
     node: ast.AST
@@ -24,30 +24,34 @@ class Setting:
 
     @property
     def text(self) -> str | None:
-        """The value where the file itself tells it."""
-        found = value(self.module, self.given)
-        return found if isinstance(found, str) else None
+        """The value, if the file itself determines it."""
+        content = value(self.module, self.given)
+        return content if isinstance(content, str) else None
 
     @property
     def default(self) -> str | None:
-        """The default of the command line option that gives the value, also through str()."""
+        """The default of the command line option that the value comes from, also through str()."""
         node = self.given
         if isinstance(node, ast.Call) and self.module.names.of(node.func) == "str" and len(node.args) == 1:
             node = node.args[0]
         option = self.module.options.get(node.attr) if isinstance(node, ast.Attribute) else None
-        found = value(self.module, argument(option, None, "default")) if option is not None else None
-        return str(found) if isinstance(found, (str, int)) else None
+        content = value(self.module, argument(option, None, "default")) if option is not None else None
+        return str(content) if isinstance(content, (str, int)) else None
 
 
 def sets(module: Module) -> Iterator[Setting]:
-    """The variables that the file sets for good: not setdefault, and not where a condition asks for them first."""
-    for each in module.index.subscripts:
-        statement = module.index.parents.get(each)
-        if isinstance(each.ctx, ast.Store) and isinstance(statement, ast.Assign) and _is_environ(module, each.value):
-            name = value(module, each.slice)
+    """The variables that the file overwrites: not with setdefault, and not under a condition that checks them first."""
+    for subscript in module.index.subscripts:
+        statement = module.index.parents.get(subscript)
+        if (
+            isinstance(subscript.ctx, ast.Store)
+            and isinstance(statement, ast.Assign)
+            and _is_environ(module, subscript.value)
+        ):
+            name = value(module, subscript.slice)
             if isinstance(name, str) and not is_guarded(module, statement, name):
                 yield Setting(name, statement, statement.value, module)
-            for key, given in _in_turn(module, each, statement):
+            for key, given in _in_turn(module, subscript, statement):
                 if not is_guarded(module, statement, key):
                     yield Setting(key, statement, given, module)
     for call in module.calls("os.environ.update"):
@@ -64,7 +68,7 @@ def sets(module: Module) -> Iterator[Setting]:
 
 
 def defaults(module: Module) -> Iterator[Setting]:
-    """The variables that the file sets where they are not set yet."""
+    """The variables that the file sets only if they are not set yet."""
     for call in module.calls("os.environ.setdefault"):
         name = value(module, call.args[0]) if len(call.args) > 1 else None
         if isinstance(name, str):
@@ -80,9 +84,9 @@ def _updates(module: Module, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _pairs(module: Module, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """What a mapping or a list of pairs holds: its keys as text, and the expressions of its values."""
+    """The items of a mapping or of a list of pairs: keys as text, values as expressions."""
     if isinstance(node, ast.Name):
-        made = once(module, node)
+        made = only_value(module, node)
         if made is None:
             return
         node = made
@@ -91,15 +95,17 @@ def _pairs(module: Module, node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, ast.Call) and module.names.of(node.func) == "dict":
         yield from ((k.arg, k.value) for k in node.keywords if k.arg)
     items = list(zip(node.keys, node.values, strict=True)) if isinstance(node, ast.Dict) else []
-    for each in node.elts if isinstance(node, (ast.List, ast.Tuple)) else ():
-        items += [(each.elts[0], each.elts[1])] if isinstance(each, ast.Tuple) and len(each.elts) == 2 else []
+    for element in node.elts if isinstance(node, (ast.List, ast.Tuple)) else ():
+        items += (
+            [(element.elts[0], element.elts[1])] if isinstance(element, ast.Tuple) and len(element.elts) == 2 else []
+        )
     for key, item in items:
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
             yield key.value, item
 
 
 def _in_turn(module: Module, target: ast.Subscript, statement: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
-    """What a loop over written pairs sets: `for key, value in {…}.items(): os.environ[key] = value`."""
+    """What a loop over literal pairs sets: `for key, value in {…}.items(): os.environ[key] = value`."""
     loop = next((p for p, _ in module.index.enclosing(statement) if isinstance(p, ast.For)), None)
     names = loop.target.elts if loop is not None and isinstance(loop.target, ast.Tuple) else []
     asked = (target.slice, statement.value)
@@ -112,7 +118,7 @@ def _is_environ(module: Module, node: ast.expr) -> bool:
 
 
 def is_guarded(module: Module, node: ast.AST, name: str) -> bool:
-    """Whether a condition around it, or an exit before it, asks for variables of the environment or of the launch."""
+    """Whether a condition around a node, or an exit before it, checks how the script was started."""
     for parent, child in module.index.enclosing(node):
         test = parent.test if isinstance(parent, ast.If) and child is not parent.test else None
         if test is not None and not _is_main(test):
@@ -133,12 +139,12 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def reads(module: Module) -> Iterator[tuple[str, ast.AST, bool]]:
-    """Variables that the file reads: name, node, and whether it fails without the variable."""
-    for each in module.index.subscripts:
-        if isinstance(each.ctx, ast.Load) and _is_environ(module, each.value):
-            name = value(module, each.slice)
+    """The variables that the file reads: name, node, and whether reading fails if the variable is not set."""
+    for subscript in module.index.subscripts:
+        if isinstance(subscript.ctx, ast.Load) and _is_environ(module, subscript.value):
+            name = value(module, subscript.slice)
             if isinstance(name, str):
-                yield name, each, True
+                yield name, subscript, True
     for call in module.calls("os.getenv", "os.environ.setdefault", "os.environ.pop"):
         name = value(module, call.args[0]) if call.args else None
         if isinstance(name, str):
@@ -146,6 +152,6 @@ def reads(module: Module) -> Iterator[tuple[str, ast.AST, bool]]:
 
 
 def reads_ranks(module: Module) -> bool:
-    """The file reads torchrun's variables: it is meant to be started by a launcher."""
+    """Whether the file reads torchrun's variables and is therefore meant to be started by a launcher."""
     written = {s.name for s in sets(module)}
     return any(name in TORCHRUN and name not in written for name, _, _ in reads(module))

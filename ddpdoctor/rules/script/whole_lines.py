@@ -1,4 +1,4 @@
-"""Statements as whole lines of a script: read, indented anew, taken out, put elsewhere."""
+"""Statements as whole lines of a script: read, re-indented, deleted, moved."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from ddpdoctor.findings import Edit
 from ddpdoctor.scripts.syntax.module import Module
 
-__all__ = ["gone", "inserted", "lines_of", "shifted", "swapped"]
+__all__ = ["deleted_lines", "inserted_lines", "lines_of", "reindented", "replaced_lines"]
 
 
 def lines_of(module: Module, statements: Sequence[ast.stmt]) -> list[str]:
-    """The lines of statements that follow each other; none where they share a line or a text has several lines."""
+    """The lines of consecutive statements; none if they share a line or contain a multi-line string."""
     first, last = statements[0], statements[-1]
     shares = any(
         module.lines[s.lineno - 1].encode()[: s.col_offset].strip()
@@ -31,23 +31,23 @@ def lines_of(module: Module, statements: Sequence[ast.stmt]) -> list[str]:
     return [row.rstrip("\r\n") + "\n" for row in rows]
 
 
-def shifted(lines: Sequence[str], indent: str) -> list[str]:
-    """The lines with the first one's indent replaced."""
+def reindented(lines: Sequence[str], indent: str) -> list[str]:
+    """The lines re-indented, so that the first one gets this indentation."""
     old = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
     return [f"{indent}{row[old:]}" if row.strip() else row for row in lines]
 
 
-def gone(module: Module, statements: Sequence[ast.stmt]) -> Edit:
-    """Statements that follow each other are taken out."""
-    return swapped(module, statements, ())[0]
+def deleted_lines(module: Module, statements: Sequence[ast.stmt]) -> Edit:
+    """Delete consecutive statements."""
+    return replaced_lines(module, statements, ())[0]
 
 
-def inserted(module: Module, line: int, lines: Sequence[str]) -> Edit:
-    """Lines are put before the line of this number."""
+def inserted_lines(module: Module, line: int, lines: Sequence[str]) -> Edit:
+    """Insert lines before the line with this number."""
     return Edit(module.path, line, 1, line, 1, "".join(lines))
 
 
-def swapped(module: Module, statements: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Edit, ...]:
-    """Statements that follow each other become these lines."""
+def replaced_lines(module: Module, statements: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Edit, ...]:
+    """Replace consecutive statements with these lines."""
     first, last = statements[0].lineno, statements[-1].end_lineno or 0
     return (Edit(module.path, first, 1, last + 1, 1, "".join(lines)),)

@@ -9,12 +9,12 @@ __all__ = ["TorchDevice", "Unknown", "known", "worst"]
 
 
 class Unknown(Enum):
-    """A value that the text does not determine. The larger, the less can be concluded from it."""
+    """A value that the source does not determine. The larger, the less can be concluded from it."""
 
     SAME = 1
-    """Configuration: unknown, and as far as the text shows the same on all ranks."""
+    """Configuration: unknown, but the same on all ranks as far as the source shows."""
     DATA = 2
-    """Depends on the rank's own share of the data: a batch, a loss."""
+    """Depends on the data of the rank: a batch, a loss."""
     VARIES = 3
     """May differ between ranks in a way that cannot be simulated."""
 
@@ -33,7 +33,7 @@ def known(value: object) -> bool:
 
 
 def worst(*values: object) -> Unknown:
-    """The result of an operation of which at least one operand is unknown: the most unknown of them."""
+    """The result of an operation with at least one unknown operand: the most unknown of them."""
     result = Unknown.SAME
     for value in values:
         if value is Unknown.VARIES:

@@ -1,8 +1,8 @@
-"""What the interpreter assumes about a script without seeing it in the text.
+"""What the interpreter assumes about a script although the source does not show it.
 
-The text of a script rarely says everything: functions are called from elsewhere, options come from the command line, helpers
+The source of a script rarely shows everything: other files call its functions, options come from the command line, helpers
 are imported from packages that are not read. Each table and function here is one assumption that fills such a gap, and its
-docstring says which false alarm or which missed finding it prevents. The modules of the interpreter and the simulation ask
+docstring states which false alarm or which missed finding it prevents. The modules of the interpreter and the simulation ask
 these functions through this module, so that each assumption can be replaced in a test.
 """
 
@@ -63,7 +63,7 @@ RANK_NAMES = {
 """A parameter, option or unassigned name called `rank` is the rank.
 
 Prevents a miss: a collective under `if rank == 0:` in a function that the file itself does not call would not be reported.
-Used only by evaluators that trust names, and only where no assignment gives another value.
+Used only by evaluators that trust names, and only if no assignment gives another value.
 """
 
 RANK_ATTRIBUTES = {
@@ -84,7 +84,7 @@ RANK_ATTRIBUTES = {
     "is_rank0": "main",
     "master_process": "main",
 }
-"""An attribute with one of these names is what it is in Accelerator, Trainer and Fabric, on whatever object.
+"""An attribute with one of these names means the same as in Accelerator, Trainer and Fabric, on any object.
 
 Prevents a miss: a collective under `if accelerator.is_main_process:` would not be reported.
 """
@@ -128,7 +128,7 @@ HELPER_FUNCTIONS = {
     "is_local_master": "local_main",
     "get_world_rank": "rank",
 }
-"""A function with one of these names, called without arguments, returns what the name says, where its text was not read.
+"""A function with one of these names, called without arguments, returns what the name says, if its source was not read.
 
 Prevents a miss: a collective under `if utils.is_main_process():` would not be reported.
 """
@@ -141,8 +141,8 @@ _SUBGROUP_RANK = re.compile(
 def is_rank_of_unknown_group(name: str) -> bool:
     """A name such as `tp_rank` or `stage_rank` is a rank within a group of ranks that is not known.
 
-    Prevents a false alarm: each way of `if stage_rank == 0:` would be simulated as one that all ranks take, and what only some of
-    them do there would look incomplete.
+    Prevents a false alarm: each branch of `if stage_rank == 0:` would be simulated as one that all ranks take, and what only
+    some of them do there would look incomplete.
     """
     return bool(_SUBGROUP_RANK.search(name)) or name.endswith("rank")
 
@@ -153,8 +153,8 @@ _OPTIONS = re.compile(r"(?i)^_?(args?|opts?|options?|flags?|config|cfg|conf|hpar
 def holds_options(name: str) -> bool:
     """An object called `args`, `opts`, `config` and the like holds the options that the file's parser defines.
 
-    Prevents a miss: in a function that gets `args` from elsewhere, `args.local_rank` would not be the option `--local_rank`,
-    and SCRIPT004 could not tell that it is text.
+    Prevents a miss: in a function that gets `args` from another file, `args.local_rank` would not be the option `--local_rank`,
+    and SCRIPT004 would not know that it is a string.
     """
     return bool(_OPTIONS.match(name))
 
@@ -174,7 +174,7 @@ _SYNCHRONIZES = re.compile(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_acr
 
 
 def synchronizes(name: str) -> bool:
-    """A function called like a collective (`reduce_tensor`, `sync_metrics`) gives all ranks the same value.
+    """A function named like a collective (`reduce_tensor`, `sync_metrics`) returns the same value on all ranks.
 
     Prevents a false alarm: `loss = reduce_mean(loss)` followed by a collective in a branch on `loss` would be reported, although
     all ranks take the same branch.
@@ -202,7 +202,7 @@ _LIBRARIES = frozenset(
 
 
 def may_communicate(name: str) -> bool:
-    """A function whose text was not read communicates if a project defines it, or if it is called like something that does.
+    """A function whose source was not read communicates if a project defines it, or if it is named like something that does.
 
     `name` is dotted for an import, otherwise the last name of the call. Prevents a false alarm: `if rank == 0:
     dist.barrier()` with `else: follower.wait()` would be reported, although the other ranks may join the barrier there.
@@ -216,7 +216,7 @@ def may_communicate(name: str) -> bool:
 # The job and the machine.
 
 MODULE_NAME = "__main__"
-"""`__name__`: a file that is judged is the program.
+"""`__name__`: a file that is checked is the program.
 
 Prevents a miss: what is assigned under `if __name__ == "__main__":`, such as the rank, would be one of several possible values.
 """
@@ -240,7 +240,7 @@ def gpus_on_node(job: SimulatedJob) -> int:
 
 
 def process_start_succeeds() -> object:
-    """`is_available()` and `is_initialized()`, of torch.distributed and of CUDA, are true when they are asked.
+    """`is_available()` and `is_initialized()`, of torch.distributed and of CUDA, are true when they are called.
 
     Prevents a miss: with `if not dist.is_initialized(): rank = guess()` the rank would be unknown, and a collective in a
     branch on it would not be reported.
@@ -251,7 +251,7 @@ def process_start_succeeds() -> object:
 def process_index(context: RankContext) -> int:
     """The index of a process that mp.spawn or a loop of Process starts is the local rank.
 
-    Prevents a miss: `def main(gpu, args)` that mp.spawn runs would have an unknown rank, whatever the parameter's name.
+    Prevents a miss: `def main(gpu, args)` that mp.spawn runs would have an unknown rank, regardless of the name of the parameter.
     """
     return context.local_rank
 
@@ -259,14 +259,14 @@ def process_index(context: RankContext) -> int:
 def launcher_passes_local_rank(option: str) -> bool:
     """The option `--local_rank` holds the local rank, as torch.distributed.launch passes it.
 
-    Prevents a miss: without `type=int` the option is text, and SCRIPT004 would not report
+    Prevents a miss: without `type=int` the option is a string, and SCRIPT004 would not report
     `torch.cuda.set_device(args.local_rank)`.
     """
     return option == "local_rank"
 
 
 def is_set_by_launcher(variable: str) -> bool:
-    """RANK, WORLD_SIZE and the like are set: a launcher such as torchrun starts the script. SLURM's and MPI's need not be.
+    """RANK, WORLD_SIZE and the like are set, by a launcher such as torchrun. Those of Slurm and MPI may not be set.
 
     Prevents a miss: after `if "RANK" in os.environ: rank = int(os.environ["RANK"])` and `else: rank = guess()` the rank would be
     unknown, and a collective in a branch on it would not be reported.
@@ -299,7 +299,7 @@ def tests_for_several_ranks(node: ast.expr) -> bool | None:
 
 
 def is_default(node: ast.expr | None) -> bool:
-    """A literal among several possible values is a default for a run without ranks; what is computed counts.
+    """A literal among several possible values is a default for a run without ranks; the computed value counts.
 
     Prevents a miss: in `rank = 0` followed by `if distributed: rank = dist.get_rank()` the rank would be unknown, and a
     collective in a branch on it would not be reported.
@@ -310,8 +310,8 @@ def is_default(node: ast.expr | None) -> bool:
 def draws_same_numbers(module: Module) -> bool:
     """Random numbers are the same on all ranks if all seeds in the file are literals, and differ otherwise.
 
-    Prevents a false alarm with a seed: `if random.random() < 0.5:` around a collective would be reported. Without one, that is a
-    finding.
+    Prevents a false alarm with a seed: `if random.random() < 0.5:` around a collective would be reported. Without a seed,
+    it is a finding.
     """
     seeds = [c.args[0] for c in module.calls("torch.manual_seed", "random.seed") if c.args]
     return bool(seeds) and all(isinstance(s, ast.Constant) for s in seeds)
@@ -338,14 +338,14 @@ def _is_field(node: ast.expr) -> bool:
 
 
 SAME_ON_ALL_RANKS = frozenset(("isinstance", "hasattr"))
-"""Tests of an object's type or attributes have the same result on all ranks, whatever the object holds.
+"""Tests of an object's type or attributes have the same result on all ranks, whatever the object contains.
 
 Prevents a false alarm: `if isinstance(batch, dict):` around a collective would be a branch on the rank's own data.
 """
 
 
 def has_same_fields(container: object) -> bool:
-    """A batch or a result has the same named fields on all ranks, whatever they hold.
+    """A batch or a result has the same named fields on all ranks, whatever they contain.
 
     Prevents a false alarm: `if "labels" in batch:` around a collective would be a branch on the rank's own data.
     """
@@ -353,7 +353,7 @@ def has_same_fields(container: object) -> bool:
 
 
 def are_sizes(nodes: list[ast.expr]) -> bool:
-    """Sizes of batches compare the same way on all ranks: a batch is complete on all of them or on none.
+    """Sizes of batches compare equally on all ranks: a batch is complete on all of them or on none.
 
     Prevents a false alarm: `if x.shape[0] != y.shape[0]: continue` before a collective would be a branch on the rank's own data.
     """

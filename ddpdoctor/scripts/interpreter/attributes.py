@@ -1,4 +1,4 @@
-"""The values of attributes: self.rank, args.local_rank, fields of dataclasses, what frameworks set."""
+"""The values of attributes: self.rank, args.local_rank, fields of dataclasses, and what frameworks set."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def attribute_value(evaluator: Evaluator, node: ast.Attribute, frame: CallFrame)
 
 
 def _attribute_of_value(evaluator: Evaluator, node: ast.Attribute, frame: CallFrame, *, is_library: bool) -> object:
-    """An attribute of what the base evaluates to; failing that, what the attribute's name says."""
+    """An attribute of the value of the base; if that is unknown, what the name of the attribute says."""
     base = evaluator.value(node.value, frame)
     if isinstance(base, CallResult) and base.name == "parse_args":
         return _parsed_option(evaluator, base, node, frame)
@@ -64,7 +64,7 @@ def _attribute_of_value(evaluator: Evaluator, node: ast.Attribute, frame: CallFr
 
 
 def value_by_name(evaluator: Evaluator, name: str) -> object:
-    """What a name alone says about the value: the rank, a rank in an unknown group, or nothing."""
+    """What the name says about the value: the rank, a rank in an unknown group, or nothing."""
     rank_property = assumptions.RANK_NAMES.get(name)
     if rank_property is not None:
         return evaluator.rank_property(rank_property)
@@ -72,7 +72,7 @@ def value_by_name(evaluator: Evaluator, name: str) -> object:
 
 
 def _parsed_option(evaluator: Evaluator, parsed: CallResult, node: ast.Attribute, frame: CallFrame) -> object:
-    """An option of what parse_args returned; one that is also assigned anywhere in the files is unknown."""
+    """An option of the result of parse_args; one that is also assigned anywhere in the files is unknown."""
     parser_module = parsed.frame.module
     option = parser_module.options.get(node.attr)
     attributes = (*parser_module.index.attributes, *frame.module.index.attributes)
@@ -83,7 +83,7 @@ def _parsed_option(evaluator: Evaluator, parsed: CallResult, node: ast.Attribute
 
 
 def _assigned_value(evaluator: Evaluator, base: str, node: ast.Attribute, frame: CallFrame) -> object:
-    """What assignments to `base.name` in the file give, or the option of that name; NotImplemented if there are none."""
+    """The value from assignments to `base.name`, or from the option of that name; NotImplemented without any."""
     module = frame.module
     owner = module.class_of_value(node.value)
     if owner is not None:
@@ -104,7 +104,7 @@ def _is_later(index: Index, binding: Binding, node: ast.Attribute) -> bool:
 
 
 def _last_assigned(evaluator: Evaluator, assigned: list[Binding], node: ast.Attribute, frame: CallFrame) -> object:
-    """What the assignments before this use in its own function give; where there is none, what the others agree on.
+    """The value from the assignments before this use in its own function; without any, the one that the others agree on.
 
     The order in which the other functions run is not known: none of them overrides another's assignment.
     """
@@ -122,7 +122,7 @@ def _last_assigned(evaluator: Evaluator, assigned: list[Binding], node: ast.Attr
 
 
 def _deferred(evaluator: Evaluator, binding: Binding, frame: CallFrame) -> Callable[[], object]:
-    """The evaluation of what is assigned, for when it turns out to be needed."""
+    """The evaluation of the assigned expression, deferred until it is needed."""
 
     def evaluate() -> object:
         if binding.how is not Bound.VALUE or binding.value is None:
@@ -133,7 +133,7 @@ def _deferred(evaluator: Evaluator, binding: Binding, frame: CallFrame) -> Calla
 
 
 def _value_in_class(evaluator: Evaluator, owner: ast.ClassDef, node: ast.Attribute, frame: CallFrame) -> object:
-    """The value of a property, or of what the class or a base assigns; NotImplemented if nothing does."""
+    """The value of a property, or of an attribute that the class or a base assigns; NotImplemented without one."""
     module = frame.module
     target = module.method(owner, node.attr)
     if target is not None:
@@ -164,7 +164,7 @@ def _deferred_field(evaluator: Evaluator, binding: Binding, frame: CallFrame) ->
 
 
 def _option_value(evaluator: Evaluator, name: str, option: ast.Call, frame: CallFrame) -> object:
-    """A command line option: --local_rank as the launcher passes it, others by where their default comes from."""
+    """A command line option: --local_rank as the launcher passes it, others from their default."""
     given = {k.arg: k.value for k in option.keywords}
     kind = given.get("type")
     is_text = kind is None or frame.module.names.of(kind) == "str"

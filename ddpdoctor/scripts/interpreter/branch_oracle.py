@@ -1,4 +1,4 @@
-"""Decisions about conditions that the text does not determine: the same for all ranks of one simulation, others in the next."""
+"""Decisions about conditions that the source does not determine: equal on all ranks of a simulation, different in the next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALWAYS = "always"
 
 @lru_cache(maxsize=4096)
 def _condition_key(node: ast.expr) -> str:
-    """The text of a condition: equal conditions are decided alike wherever they are. Cached, as each is asked for often."""
+    """The source of a condition: equal conditions get the same decision wherever they are. Cached, because it is used often."""
     return ast.dump(node)
 
 
@@ -54,7 +54,7 @@ class BranchChoices:
     """The decisions of one simulation, shared by all its ranks.
 
     `order` are the keys in the order in which they were decided. `data`: whether conditions on a rank's own data hold for
-    rank 0 alone (True), for all others (False), or are decided like any other condition (None).
+    rank 0 only (True), for all others (False), or are decided like any other condition (None).
     """
 
     def __init__(self, prefix: list[tuple[object, bool]], data: bool | None) -> None:
@@ -73,7 +73,7 @@ class BranchOracle:
         self.context = context
 
     def fails(self) -> bool:
-        """Whether this rank alone gets an exception that depends on its own data or machine."""
+        """Whether only this rank gets an exception that depends on its own data or machine."""
         self.choices.depends_on_data = True
         return self._data_answer() is True
 
@@ -82,7 +82,7 @@ class BranchOracle:
         return None if data is None else (self.context.rank == 0) is data
 
     def choose(self, module: Module, node: ast.expr, unknown: Unknown, *, decides: bool) -> Decision | None:
-        """The decision for a condition; only one that `decides` a branch of the simulation itself is newly taken.
+        """The decision for a condition; a new decision is made only if it `decides` a branch of the simulation itself.
 
         None if there is nothing to decide: the ranks differ in an unknown way.
         """
@@ -105,7 +105,7 @@ class BranchOracle:
         return Decision(key, is_data, choices.taken.get(key))
 
     def agrees(self, preconditions: Preconditions) -> bool:
-        """Whether a value that was cached with these preconditions holds for this rank, too."""
+        """Whether a value that was cached with these preconditions is also valid for this rank."""
         choices = self.choices
         if preconditions.on_data and preconditions.on_data != {self._data_answer()}:
             return False

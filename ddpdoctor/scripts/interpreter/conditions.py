@@ -14,7 +14,7 @@ __all__ = ["conditions", "exclusive", "matches_case"]
 
 
 def conditions(module: Module, call: ast.AST, top: ast.AST) -> list[tuple[ast.expr, bool]]:
-    """The conditions inside the expression or statement `top` under which a call is reached, each with its wanted truth;
+    """The conditions inside the expression or statement `top` under which a call is reached, each with its required truth;
     outermost first."""
     if call is top:
         return []
@@ -27,7 +27,7 @@ def conditions(module: Module, call: ast.AST, top: ast.AST) -> list[tuple[ast.ex
 
 
 def exclusive(module: Module, one: ast.AST, other: ast.AST) -> bool:
-    """Whether two nodes are in the two arms of one `if`: where one is reached, the other is not."""
+    """Whether two nodes are in the two arms of one `if`: if one is reached, the other is not."""
     arms = {parent: child for parent, child in module.index.enclosing(one) if isinstance(parent, ast.If)}
     return any(
         parent in arms and (child in parent.body) is not (arms[parent] in parent.body)

@@ -1,4 +1,4 @@
-"""The interface of an evaluator: what the modules for single kinds of expressions need of the whole."""
+"""The interface of an evaluator: what the modules for single kinds of expressions need."""
 
 from __future__ import annotations
 

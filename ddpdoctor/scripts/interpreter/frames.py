@@ -1,4 +1,4 @@
-"""Where expressions are evaluated: a frame with the arguments of its function, and the values that were cached there."""
+"""Where expressions are evaluated: a frame with the arguments of its function, and the values that were cached for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CacheContext(NamedTuple):
     """Where the values of a frame are cached.
 
     `any_arguments` holds values that do not depend on the arguments; `same_arguments` those that hold only for the same argument
-    expressions of the same callers, or in this frame alone unless `is_shared`. `frames` are this frame and those of its callers.
+    expressions of the same callers, or in this frame only, unless `is_shared`. `frames` are this frame and those of its callers.
     """
 
     any_arguments: CacheShelf

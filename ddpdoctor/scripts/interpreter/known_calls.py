@@ -1,4 +1,4 @@
-"""The results of known functions (torch, os, the builtins), and of methods and functions whose text was not read."""
+"""The results of known functions (torch, os, the builtins), and of methods and functions whose source was not read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _world_size(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> objec
 
 
 def _has_group(node: ast.Call, frame: CallFrame) -> bool:
-    """Whether a call is given a process group other than the default one."""
+    """Whether a call gets a process group other than the default one."""
     given = [*node.args, *(k.value for k in node.keywords)]
     return any(
         not (isinstance(g, ast.Constant) and g.value is None)
@@ -157,7 +157,7 @@ _PURE: dict[str, Callable[..., Any]] = {
 
 
 def unread_result(evaluator: Evaluator, node: ast.Call, last: str, frame: CallFrame) -> object:
-    """What a method, or a function whose text was not read, returns; `last` is the last part of its name."""
+    """What a method, or a function whose source was not read, returns; `last` is the last part of its name."""
     operands = [
         evaluator.value(a, frame)
         for a in (*node.args, *(k.value for k in node.keywords))

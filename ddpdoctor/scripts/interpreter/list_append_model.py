@@ -1,4 +1,4 @@
-"""The length of lists that are filled by `append` and the like: what they hold later is not what they began with.
+"""The length of lists that are filled by `append` and the like: their later content is not their initial one.
 
 A list that gets one item per batch is assumed to have the same length on all ranks; one that gets an item under a condition
 is as unknown as the condition.

@@ -1,4 +1,4 @@
-"""The values of loop counters and batches, and names whose value a collective made the same on all ranks."""
+"""The values of loop counters and batches, and names whose value a collective has made equal on all ranks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _is_loader(evaluator: Evaluator, node: ast.expr, frame: CallFrame) -> bool:
 
 
 def is_synchronized(module: Module, root: ast.AST, use: ast.Name) -> bool:
-    """Whether a collective, or a helper called like one, made a name's value the same on all ranks before a use."""
+    """Whether a collective, or a helper named like one, made the value of a name equal on all ranks before a use."""
     lines = _synchronized_names(module, root).get(use.id)
     if lines is None:
         return False
@@ -81,7 +81,7 @@ def _is_assigned_in_iteration(module: Module, use: ast.Name) -> bool:
 
 @lru_cache(maxsize=512)
 def _synchronized_names(module: Module, root: ast.AST) -> dict[str, list[int]]:
-    """The names that collectives are given, with the lines of the calls."""
+    """The names that are passed to collectives, with the lines of the calls."""
     lines: dict[str, list[int]] = {}
     nodes = ast.walk(root) if not isinstance(root, ast.Module) else inner(root)
     for node in nodes:
@@ -94,7 +94,7 @@ def _synchronized_names(module: Module, root: ast.AST) -> dict[str, list[int]]:
 
 
 def iterations_differ(statement: ast.For | ast.AsyncFor, name: str) -> bool:
-    """Whether a loop's counter, or what is computed from it, is part of a condition or a call in its body."""
+    """Whether the counter of a loop, or a value computed from it, is part of a condition or a call in its body."""
     tests = [n.test for n in ast.walk(statement) if isinstance(n, (ast.If, ast.IfExp))]
     arguments = [
         c for n in ast.walk(statement) if isinstance(n, ast.Call) for c in (*n.args, *(k.value for k in n.keywords))

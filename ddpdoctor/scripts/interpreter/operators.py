@@ -17,9 +17,9 @@ __all__ = ["MAX_ITEMS", "PLAIN", "environment_variable", "has_unknown", "operato
 
 
 MAX_ITEMS = 64
-"""Items of a list that are evaluated one by one; longer lists are unknown."""
+"""Longest list whose items are evaluated one by one; longer lists are unknown."""
 MAX_PRODUCT = 4096
-"""Items of a repeated list or text, such as `[0] * 100`, that are built."""
+"""Longest repeated list or string, such as `[0] * 100`, that is built."""
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -78,7 +78,7 @@ def _binary(evaluator: Evaluator, node: ast.BinOp, frame: CallFrame) -> object:
 
 
 def _is_rank(evaluator: Evaluator, value: object) -> bool:
-    """Whether a value is the global rank, and not the local rank as well."""
+    """Whether a value is the global rank, and not also the local rank."""
     return evaluator.job.local_world_size < evaluator.job.world_size and value == evaluator.context.rank
 
 
@@ -92,7 +92,7 @@ def _is_large(left: object, right: object, op: ast.operator) -> bool:
 
 
 def result_or_unknown(operation: Callable[..., Any], *operands: Any) -> object:
-    """The result of an operation, Unknown if it raises: then nothing is known of its value."""
+    """The result of an operation, Unknown if it raises."""
     try:
         return operation(*operands)
     except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, MemoryError):
@@ -142,7 +142,7 @@ def _compare(evaluator: Evaluator, node: ast.Compare, frame: CallFrame) -> objec
 
 
 def _is_same_everywhere(node: ast.Compare, operands: list[ast.expr], values: list[object], frame: CallFrame) -> bool:
-    """Whether a comparison with a rank's own data has the same result on all ranks."""
+    """Whether a comparison with the data of the rank has the same result on all ranks."""
     op = node.ops[0]
     is_none_test = isinstance(op, (ast.Is, ast.IsNot)) and values == [Unknown.DATA, None]
     if is_none_test and assumptions.is_configured_as_none(node.left, frame.module):
@@ -255,7 +255,7 @@ def _is_environ(node: ast.expr, frame: CallFrame) -> bool:
 
 
 def environment_variable(evaluator: Evaluator, name: object, frame: CallFrame) -> object:
-    """The text of an environment variable as a launcher sets it."""
+    """The string that a launcher sets an environment variable to."""
     rank_property = VARIABLES.get(name) if isinstance(name, str) else None
     if rank_property is None:
         return worst(name)

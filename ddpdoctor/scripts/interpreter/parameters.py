@@ -1,4 +1,4 @@
-"""The values of a function's parameters: from its calls, from the start of its process, or the default."""
+"""The values of a function's parameters: from its calls, from the start of its process, or from the default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["argument_of", "bound_arguments", "merged_value", "parameter_value"]
 
 
 def merged_value(values: list[tuple[object, bool]]) -> object:
-    """One value from several possible ones, each with whether it is a default: computed values count before defaults."""
+    """One value from several possible ones, each with whether it is a default: computed values take precedence over defaults."""
     if not values:
         return Unknown.SAME
     computed = [value for value, is_default in values if not is_default]
@@ -40,7 +40,7 @@ def _defaults(function: Function) -> dict[str, ast.expr]:
 
 
 def argument_of(call: ast.Call, function: Function, name: str, is_method: bool) -> ast.expr | None:
-    """The expression that a call gives for a parameter, None for its default or what cannot be matched."""
+    """The expression that a call passes for a parameter; None if it has the default or cannot be matched."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -74,7 +74,7 @@ def parameter_value(evaluator: Evaluator, binding: Binding, function: Function |
 
 
 def _values_from_spawns(evaluator: Evaluator, name: str, function: Function, module: Module) -> list[object]:
-    """What each start of processes with this function gives for a parameter."""
+    """The value that each start of processes with this function passes for a parameter."""
     values: list[object] = []
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     for spawn in module.spawns:

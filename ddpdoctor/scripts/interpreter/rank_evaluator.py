@@ -1,9 +1,9 @@
 """Evaluates expressions as one rank of the simulated job would.
 
 `RankEvaluator(module, context)` follows a value through assignments and the branches around them, attributes, parameters
-and the calls that give them, return values, argparse and dataclass defaults, os.environ, f-strings and int(). It answers
-`Unknown` rather than something wrong. A `trusting` evaluator also uses names as evidence: a parameter called `rank` of a
-function that nothing calls is a rank. Where an unknown value decides a branch, `oracle` decides, the same for all ranks.
+and the calls that pass them, return values, argparse and dataclass defaults, os.environ, f-strings and int(). It returns
+`Unknown` rather than a wrong value. A `trusting` evaluator also uses names as evidence: a parameter called `rank` of a
+function that is never called is a rank. Where an unknown value decides a branch, `oracle` decides, the same for all ranks.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ddpdoctor.scripts.syntax.vocabulary import MAKERS
 __all__ = ["RankEvaluator"]
 
 MAX_DEPTH = 30
-"""Levels of expressions and calls that one question follows."""
+"""Levels of expressions and calls that one evaluation follows."""
 MAX_STEPS = 600
-"""Expressions that one question may lead to; what takes more stays unknown."""
+"""Expressions that one evaluation may visit; if it needs more, the value is unknown."""
 
 
 class RankEvaluator:
-    """Evaluates expressions as one rank. `depends_on_rank`: something that it evaluated depends on which rank that is."""
+    """Evaluates expressions as one rank. `depends_on_rank`: a value that it evaluated depends on which rank that is."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RankEvaluator:
         return value
 
     def frame_of(self, node: ast.AST, module: Module | None = None) -> CallFrame:
-        """The frame of a node that is evaluated on its own: parameters have the values that the calls in the file give them."""
+        """The frame of a node that is evaluated on its own: parameters have the values that the calls in the file pass."""
         module = module or self.module
         return self._frame(module, module.index.function_of(node))
 
@@ -144,7 +144,7 @@ class RankEvaluator:
         return cached
 
     def truth(self, node: ast.expr, frame: CallFrame | None = None) -> bool | Unknown:
-        """The truth of a condition; where it is unknown, the oracle decides or it stays Unknown."""
+        """The truth of a condition; if it is unknown, the oracle decides, or it stays Unknown."""
         frame = frame or self.frame_of(node)
         if isinstance(node, ast.BoolOp):
             return self._all_or_any(node, frame)
@@ -208,7 +208,7 @@ class RankEvaluator:
         return Unknown.SAME if is_own and is_synchronized(module, frame.function or module.tree, node) else value
 
     def _deferred(self, binding: Binding, function: Function | None, frame: CallFrame) -> Callable[[], object]:
-        """The evaluation of what a name is bound to, for when it turns out to be needed."""
+        """The evaluation of the expression that a name is bound to, deferred until it is needed."""
 
         def evaluate() -> object:
             own_frame = frame if frame.function is function else self._frame(frame.module, function)
@@ -227,7 +227,7 @@ class RankEvaluator:
         return evaluate
 
     def _imported_value(self, module: Module, dotted: str) -> object:
-        """What a module of the project assigns once, at its own level, to the name that is imported from it."""
+        """The value that a module of the project assigns once, at module level, to the imported name."""
         base, _, name = dotted.rpartition(".")
         other = module.beside(base) if base else None
         bindings = other.index.scopes[other.tree].names.get(name, ()) if other is not None else ()

@@ -1,4 +1,4 @@
-"""Reaching definitions: which assignments of a name or an attribute give the value that is read at one place."""
+"""Reaching definitions: which assignments of a name or an attribute determine the value at one place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reaching_value(
 
 
 def _is_executed(evaluator: Evaluator, node: ast.AST, around_use: set[ast.AST], frame: CallFrame) -> bool | Unknown:
-    """Whether a statement is executed, by the conditions around it that are not also around the use."""
+    """Whether a statement is executed, according to the conditions around it that are not also around the use."""
     index = frame.module.index
     result: bool | Unknown = True
     for parent, child in index.enclosing(node):
@@ -67,7 +67,7 @@ def is_inside(node: ast.AST, binding: Binding) -> bool:
 
 
 def is_loop_counter(node: ast.Name, frame: CallFrame) -> bool:
-    """Whether a name is a loop's counter, or a parameter that is given one: `for rank in range(world_size)` takes all values
+    """Whether a name is the counter of a loop, or a parameter that gets one: `for rank in range(world_size)` takes all values
     on every rank."""
     given = frame.bound.get(node.id)
     if isinstance(given, DeferredArgument):

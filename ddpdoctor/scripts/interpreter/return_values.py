@@ -20,7 +20,7 @@ def return_values(evaluator: Evaluator, body: list[ast.stmt], frame: CallFrame) 
 
 
 def _collect(evaluator: Evaluator, body: list[ast.stmt], frame: CallFrame, values: list[tuple[object, bool]]) -> bool:
-    """Collect what `return` statements give; True if the body certainly returns."""
+    """Collect the values of `return` statements; True if the body certainly returns."""
     for statement in body:
         if isinstance(statement, ast.Return):
             value = None if statement.value is None else evaluator.value(statement.value, frame)

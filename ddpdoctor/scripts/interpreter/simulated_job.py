@@ -10,7 +10,7 @@ __all__ = ["TWO_NODES", "RankContext", "SimulatedJob", "one_node"]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
-    """What is the same for all ranks. `spawned`: the ranks were started by mp.spawn, on one node."""
+    """What is equal on all ranks. `spawned`: the ranks were started by mp.spawn, on one node."""
 
     world_size: int
     local_world_size: int

@@ -1,9 +1,9 @@
-"""Values shared between evaluators: a cached value is reused wherever everything that it depends on is the same.
+"""Values shared between evaluators: a cached value is reused if everything that it depends on is the same.
 
-Each rank of each simulation has an evaluator of its own, and most of what they evaluate is the same for all: a path, a
+Each rank of each simulation has its own evaluator, and most values are equal on all ranks: a path, a
 backend, a condition on the configuration. What a value depends on is recorded while it is evaluated. One that depends on the
 arguments of a call is reused for calls with the same expressions; one that depends on what was evaluated just before, such
-as the limit of one question, is not reused.
+as the limit of one evaluation, is not reused.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAX_ENTRIES = 8
 
 
 class Dependency(Enum):
-    """What a value depends on besides its text and the decisions about branches."""
+    """What a value depends on besides its source and the decisions about branches."""
 
     RANK = 1
     """The rank that evaluates it."""
     JOB = 2
     """The job that the rank is in."""
     QUESTION = 3
-    """What was evaluated just before: the value holds for this question only."""
+    """What was evaluated just before: the value is valid for this evaluation only."""
 
 
 class CacheKey(NamedTuple):
@@ -42,7 +42,7 @@ class CacheKey(NamedTuple):
 
 
 _COMPARABLE = (int, str, type(None))
-"""Types of arguments by whose value frames can share a shelf."""
+"""Argument types whose values let frames share a shelf."""
 
 
 def _cache_context(key: CacheKey, frame: CallFrame) -> CacheContext:
@@ -68,7 +68,7 @@ def _cache_context(key: CacheKey, frame: CallFrame) -> CacheContext:
 
 
 def recall(key: CacheKey, node: ast.expr, frame: CallFrame) -> CachedValue | None:
-    """The value that another evaluator cached, if this one would get the same."""
+    """The value that another evaluator cached, if this one would get the same value."""
     cache = frame.cache_context or _cache_context(key, frame)
     context, oracle = key.context, key.oracle
     for shelf in (cache.any_arguments, cache.same_arguments):
@@ -82,7 +82,7 @@ def recall(key: CacheKey, node: ast.expr, frame: CallFrame) -> CachedValue | Non
 
 
 def store(key: CacheKey, node: ast.expr, frame: CallFrame, cached: CachedValue) -> None:
-    """Cache a value for other evaluators, unless it depends on something that only this one has."""
+    """Cache a value for other evaluators, unless it depends on something that only this evaluator has."""
     cache = _cache_context(key, frame)
     dependencies = cached.dependencies
     decisions = [d for d in dependencies if isinstance(d, Decision)]

@@ -1,1 +1,1 @@
-"""Executes the statements of a script as all ranks of a simulated job: who calls which collective, and where ranks diverge."""
+"""Executes a script as all ranks of a simulated job: which rank calls which collective, and where ranks diverge."""

@@ -1,4 +1,4 @@
-"""Executes the calls of an expression as one rank: what they do, in their order, and the functions that they run."""
+"""Executes the calls of an expression as one rank: their effects in order, and the functions that they run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CallExecutor"]
 
 
 class CallExecutor:
-    """Executes calls; `execute_block` executes the statements of a function and says how it was left early."""
+    """Executes calls; `execute_block` executes the statements of a function and returns how it was left early."""
 
     def __init__(
         self, module: Module, state: RankState, execute_block: Callable[[list[ast.stmt], CallFrame], str | None]
@@ -33,7 +33,7 @@ class CallExecutor:
         self._decorated: dict[ast.arg, tuple[Target[Module], dict[str, object]]] = {}
 
     def expression(self, node: ast.AST | None, frame: CallFrame) -> str | None:
-        """Execute the calls of an expression in their order; how one of them left the block early, None if none did."""
+        """Execute the calls of an expression in order; returns how one of them left the block early, None if none did."""
         if node is None or not (self._state.tests or self._reach.statement(frame.module, node)):
             return None
         left = None
@@ -81,7 +81,7 @@ class CallExecutor:
         return self._project_function(call, target, frame)
 
     def _project_function(self, call: ast.Call, target: Target[Module], frame: CallFrame) -> str | None:
-        """Execute a function of the project, or the wrapper that its decorator puts in its place."""
+        """Execute a function of the project, or the wrapper that its decorator replaces it with."""
         function, state = target.function, self._state
         if function in state.running or len(state.chain) >= MAX_CALLS or not self._reach.runs(target.module, function):
             return None
@@ -101,7 +101,7 @@ class CallExecutor:
         return left if left in ("exit", "raise") else None
 
     def function(self, call: ast.Call, frame: CallFrame, function: Function) -> str | None:
-        """Execute the body of a function that a call runs; "exit" or "raise" if the process ends there."""
+        """Execute the body of a function that a call runs; returns "exit" or "raise" if the process ends there."""
         state = self._state
         state.chain.append(call)
         state.running.append(function)

@@ -14,7 +14,7 @@ from ddpdoctor.scripts.syntax.nodes import Function, inner
 __all__ = ["CallReach"]
 
 _Steps: TypeAlias = "Iterator[Target[Module] | None]"
-"""Where a function leads: a `Target` is a function that runs next, None is a call that is looked for."""
+"""Where a function leads: a `Target` is a function that runs next, None is a call that is searched for."""
 
 
 class CallReach:
@@ -24,29 +24,29 @@ class CallReach:
         self.names = names
 
     def calls(self, module: Module, node: ast.AST) -> list[ast.Call]:
-        """The calls in a statement in their order."""
+        """The calls in a statement, in order."""
         return calls_in(module, node)
 
     def named(self, module: Module, call: ast.Call) -> str | None:
-        """The name of a call, None if it is not looked for."""
+        """The name of a call, None if it is not searched for."""
         name = name_of(module, call)
         return name if name in self.names else None
 
     def function(self, module: Module, function: Function) -> bool:
-        """Whether a function, or one that it calls, makes a call that is looked for."""
+        """Whether a function, or one that it calls, makes a call that is searched for."""
         return self._reaches_match("function", Target(module, function), self._steps_of_function)
 
     def call(self, module: Module, call: ast.Call) -> bool:
-        """Whether a call is looked for, or leads to one that is."""
+        """Whether a call is searched for, or leads to one that is."""
         return any(to is None or self.function(to.module, to.function) for to in self._steps_of_call(module, call))
 
     def runs(self, module: Module, function: Function) -> bool:
-        """Whether a function has to be simulated: it reaches a call that is looked for, or may end the process."""
+        """Whether a function has to be simulated: it reaches a call that is searched for, or may end the process."""
         first = Target(module, function)
         return self.function(module, function) or self._reaches_match("exits", first, self._exits_of_function)
 
     def acts(self, module: Module, call: ast.Call) -> bool:
-        """Whether a call reaches one that is looked for, may end the process, or runs what a decorator wraps."""
+        """Whether a call reaches one that is searched for, may end the process, or runs a decorated function."""
         return (
             self.call(module, call)
             or any(to is None or self.runs(to.module, to.function) for to in self._exits_of_call(module, call))
@@ -73,7 +73,7 @@ class CallReach:
         known = self._known(question, first.module)
         if first.function in known:
             return known[first.function]
-        seen = {first.function: first}
+        visited = {first.function: first}
         path = [(first, steps(first))]
         while path:
             for to in path[-1][1]:
@@ -82,13 +82,13 @@ class CallReach:
                     for target, _ in path:
                         self._known(question, target.module)[target.function] = True
                     return True
-                if to is not None and reaches is None and to.function not in seen:
-                    seen[to.function] = to
+                if to is not None and reaches is None and to.function not in visited:
+                    visited[to.function] = to
                     path.append((to, steps(to)))
                     break
             else:
                 path.pop()
-        for target in seen.values():
+        for target in visited.values():
             self._known(question, target.module)[target.function] = False
         return False
 
@@ -98,7 +98,7 @@ class CallReach:
                 yield from self._steps_of_call(target.module, call)
 
     def _steps_of_call(self, module: Module, call: ast.Call) -> _Steps:
-        """Where a call leads; through a lambda, where the calls of its body lead."""
+        """Where a call leads; for a lambda, where the calls of its body lead."""
         waiting, lambdas = [call], set()
         while waiting:
             inner_call = waiting.pop()
@@ -119,7 +119,7 @@ class CallReach:
                 yield from self._exits_of_call(target.module, call)
 
     def _exits_of_call(self, module: Module, call: ast.Call) -> _Steps:
-        """Where a call leads that may end the process, or that reaches a call that is looked for."""
+        """Where a call leads if it may end the process or reaches a call that is searched for."""
         if module.names.of(call.func) in EXITS:
             yield None
         target = module.target(call)
@@ -128,7 +128,7 @@ class CallReach:
 
 
 def _context_methods(module: Module, call: ast.Call) -> Iterator[Target[Module]]:
-    """The methods that a `with` runs when it enters and leaves an object of a class of this file."""
+    """The methods that a `with` calls when it enters and leaves an object of a class of this file."""
     is_context = isinstance(module.index.parents.get(call), ast.withitem)
     owner = module.class_of_value(call) if is_context else None
     for name in ("__enter__", "__exit__") if owner is not None else ():

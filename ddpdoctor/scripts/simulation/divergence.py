@@ -37,8 +37,8 @@ class DivergenceKind:
 class Divergence:
     """A place where two ranks diverge: `at` is the call or the early exit, `event` the collective.
 
-    `other` is what the other ranks do instead, None if nothing. `test` is the condition; `data`: it depends on a rank's own
-    data. `sure`: no other undetermined condition is between it and the early exit.
+    `other` is what the other ranks do instead, None if nothing. `test` is the condition; `data`: it depends on the data of
+    the rank. `sure`: no other undetermined condition is between it and the early exit.
     """
 
     kind: str
@@ -53,25 +53,25 @@ class Divergence:
 @lru_cache(maxsize=64)
 def divergences(module: Module) -> tuple[Divergence, ...]:
     """All places where the ranks of the simulated job diverge, each once."""
-    found: dict[tuple[str, ast.AST], Divergence] = {}
+    by_place: dict[tuple[str, ast.AST], Divergence] = {}
     for root in entry_points(module, COMMUNICATION):
         contexts = rank_contexts(module, root)
         depends_on_data = False
         for simulation in simulate(module, root, contexts, COMMUNICATION, is_rank_independent=is_rank_independent):
             depends_on_data |= simulation.depends_on_data
             for divergence in _compare(simulation):
-                if not any(_is_counterpart(divergence, other) for other in found.values()):
-                    found.setdefault((divergence.kind, divergence.at), divergence)
+                if not any(_is_counterpart(divergence, other) for other in by_place.values()):
+                    by_place.setdefault((divergence.kind, divergence.at), divergence)
         for data in (True, False) if depends_on_data else ():
             for simulation in simulate(module, root, contexts, COMMUNICATION, data=data):
                 for divergence in _compare(simulation):
-                    if not any(node is divergence.at for _, node in found):
-                        found[divergence.kind, divergence.at] = divergence
-    return tuple(d for d in found.values() if d.test.module is module)
+                    if not any(node is divergence.at for _, node in by_place):
+                        by_place[divergence.kind, divergence.at] = divergence
+    return tuple(d for d in by_place.values() if d.test.module is module)
 
 
 def _is_counterpart(one: Divergence, two: Divergence) -> bool:
-    """Whether two pairs of ranks diverge at the same two calls, seen from either side."""
+    """Whether two pairs of ranks diverge at the same two calls, with the sides swapped."""
     return (
         one.other is not None
         and one.other.call is two.event.call
@@ -85,7 +85,7 @@ def _compare(simulation: Simulation) -> Iterator[Divergence]:
     if simulation.is_open or any(t.raised for t in simulation.traces) or len(simulation.traces) < 2:
         return
     if _is_generator(simulation.root):
-        return  # what happens between its yields is in its callers
+        return  # its callers decide what happens between its yields
     if any(_polls(simulation, early_exit) for t in simulation.traces for early_exit in t.early_exits):
         return
     first, second, *rest = simulation.traces
@@ -102,7 +102,7 @@ def _is_generator(root: ast.AST) -> bool:
 
 
 def _polls(simulation: Simulation, early_exit: EarlyExit) -> bool:
-    """Whether a rank only begins the next iteration of an endless loop: the others wait until it comes by, as for input."""
+    """Whether a rank only starts the next iteration of an endless loop: the others wait for it, as for input."""
     loop = early_exit.loops[-1] if early_exit.how == "continue" and early_exit.loops else None
     is_endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and bool(loop.test.value)
     return is_endless and bool(simulation.divergent(early_exit.reasons))
@@ -128,9 +128,9 @@ def _compare_pair(
     if extra_a and extra_b and _are_two_arms(simulation, extra_a, extra_b):
         yield from _at_test(simulation, DivergenceKind.ORDER, extra_a[0], extra_b[0])
         return
-    for lacking, extra in ((two, extra_a), (one, extra_b)):
+    for trace, extra in ((two, extra_a), (one, extra_b)):
         if extra:
-            yield from _lacking(simulation, lacking, extra)
+            yield from _lacking(simulation, trace, extra)
     common = zip((e for e in a if e not in extra_a), (e for e in b if e not in extra_b), strict=False)
     swapped = next(((x, y) for x, y in common if x.name != y.name), None)
     if swapped is not None:
@@ -166,9 +166,9 @@ def _is_inside(test: BranchTest, loop: ast.AST, node: ast.AST) -> bool:
     return index.parents.get(node) is not None and loop in (p for p, _ in index.enclosing(test.node))
 
 
-def _lacking(simulation: Simulation, lacking: RankTrace, extra: list[Event]) -> Iterator[Divergence]:
+def _lacking(simulation: Simulation, trace: RankTrace, extra: list[Event]) -> Iterator[Divergence]:
     """Collectives that only one of the two ranks calls: it took a branch, or the other one left early."""
-    if _may_hide(simulation, lacking):
+    if _may_hide(simulation, trace):
         return
     for event in sorted(extra, key=lambda e: e.name == "forward"):
         is_divergent = bool(simulation.divergent(event.tests))
@@ -179,7 +179,7 @@ def _lacking(simulation: Simulation, lacking: RankTrace, extra: list[Event]) -> 
         ):
             kind = DivergenceKind.GROUP if event.name.startswith("dist.new_") else DivergenceKind.BRANCH
             yield from _at_test(simulation, kind, event, None)
-    early_exit = next((x for x in lacking.early_exits if simulation.divergent(x.reasons)), None)
+    early_exit = next((x for x in trace.early_exits if simulation.divergent(x.reasons)), None)
     unconditional = next((e for e in extra if not simulation.divergent(e.tests)), None)
     if early_exit is not None and unconditional is not None:
         yield _at_exit(simulation, early_exit, unconditional, simulation.divergent(early_exit.reasons)[-1])
@@ -193,7 +193,7 @@ def _is_of_another_model(simulation: Simulation, event: Event, extra: list[Event
 
 
 def _depends_on_caller(simulation: Simulation, event: Event) -> bool:
-    """Whether an undetermined parameter decides, in a function that the ranks of the branch call."""
+    """Whether an unknown parameter decides, in a function that the ranks of the branch call."""
     branch = simulation.divergent(event.tests)[0]
     for test in event.tests:
         if test.chosen and test.depth > branch.depth and isinstance(test.node, ast.If):
@@ -206,19 +206,19 @@ def _depends_on_caller(simulation: Simulation, event: Event) -> bool:
 
 
 def _extra(simulation: Simulation, a: list[Event], b: list[Event]) -> list[Event]:
-    """The events of `a` that `b` lacks: those outside of divergent conditions are matched first."""
+    """The events of `a` that `b` lacks: those outside divergent conditions are matched first."""
     unmatched = Counter(e.name for e in b)
-    lacking = []
+    extra_events = []
     for event in sorted(a, key=lambda e: bool(simulation.divergent(e.tests))):
         if unmatched[event.name] > 0:
             unmatched[event.name] -= 1
         else:
-            lacking.append(event)
-    return lacking
+            extra_events.append(event)
+    return extra_events
 
 
 def _are_two_arms(simulation: Simulation, one: list[Event], two: list[Event]) -> bool:
-    """Whether both ranks do something of their own in the two arms of one condition."""
+    """Whether both ranks do something different in the two arms of one condition."""
     nodes = {t.node for e in one for t in simulation.divergent(e.tests)}
     return any(t.node in nodes for e in two for t in simulation.divergent(e.tests))
 
@@ -238,7 +238,9 @@ def _at_test(simulation: Simulation, kind: str, event: Event, other: Event | Non
         test = tests[-1]
         call = event.chain[test.depth]
         if test.module.parameter_called(call) is not None and len(event.chain) > test.depth + 1:
-            call = event.chain[test.depth + 1]  # in a decorator: the cause is in what it wraps, not in its call of it
+            call = event.chain[
+                test.depth + 1
+            ]  # in a decorator: the cause is in the decorated function, not in the call of it
         yield Divergence(kind, call, event, other, test, simulation.data is not None)
 
 

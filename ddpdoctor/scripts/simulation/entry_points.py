@@ -15,14 +15,14 @@ __all__ = ["entry_points", "program_entry_points", "rank_contexts"]
 
 
 def entry_points(module: Module, reach: CallReach) -> list[Function | ast.Module]:
-    """Where all ranks begin together: the program itself, what it spawns, and functions that nothing in the file calls."""
+    """Where all ranks begin together: the program itself, what it spawns, and functions that the file never calls."""
     spawned = {s.function for s in module.spawns}
     candidates = [f for f in module.index.functions if f in spawned or f not in module.callers]
     return _relevant(module, reach, candidates)
 
 
 def program_entry_points(module: Module, reach: CallReach) -> list[Function | ast.Module]:
-    """The entry points that every rank certainly executes: the program's own level and what it spawns."""
+    """The entry points that every rank certainly executes: the module level of the program and what it spawns."""
     spawned = {s.function for s in module.spawns}
     return _relevant(module, reach, [f for f in module.index.functions if f in spawned])
 
@@ -37,7 +37,7 @@ def _relevant(module: Module, reach: CallReach, functions: list[Function]) -> li
 
 
 def rank_contexts(module: Module, root: Function | ast.Module | None = None) -> tuple[RankContext, ...]:
-    """The simulated job for an entry point: two nodes, or one node with as many ranks as the text says."""
+    """The simulated job for an entry point: two nodes, or one node with as many ranks as the source says."""
     return _rank_contexts(module, root)
 
 
@@ -55,7 +55,7 @@ def _rank_contexts(module: Module, root: Function | ast.Module | None) -> tuple[
 
 
 def _literal_world(module: Module) -> int | None:
-    """A world size that the text fixes, from 2 to 8."""
+    """A world size from 2 to 8 that the source fixes."""
     given = [k.value for c in module.calls("dist.init_process_group") for k in c.keywords if k.arg == "world_size"]
     sizes = {v for g in given if isinstance(v := RankEvaluator(module, TWO_NODES[0]).value(g), int) and 2 <= v <= 8}
     others = [RankEvaluator(module, one_node(8)[0]).value(g) for g in given]

@@ -15,7 +15,7 @@ from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES, METHODS, P2P
 __all__ = ["COMPARED", "EXITS", "WATCHED", "calls_in", "name_of"]
 
 COMPARED = COLLECTIVES | frozenset(METHODS) | {"backward", "forward", "state_dict"}
-"""Names of what all ranks must do together: collectives, and the passes of a wrapped model."""
+"""Names of the calls that all ranks must make together: collectives, and the passes of a wrapped model."""
 
 WATCHED = (
     COMPARED
@@ -48,12 +48,12 @@ EXITS = frozenset(("sys.exit", "os._exit", "exit", "quit"))
 
 
 _SHARDING = re.compile(r"fsdp_plugin|deepspeed_plugin|FullyShardedDataParallelPlugin|automatic_checkpoint_naming")
-"""With one of these, all ranks must call accelerate's save_state and load_state together."""
+"""With one of these, all ranks must call save_state and load_state of accelerate together."""
 
 
 @cached_per_node
 def calls_in(module: Module, node: ast.AST) -> list[ast.Call]:
-    """The calls in a statement or expression in the order in which they end; bodies of lambdas left out."""
+    """The calls in a statement or expression in the order in which they end, without the bodies of lambdas."""
     calls = [n for n in inner(node) if isinstance(n, ast.Call)]
     return sorted(calls, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
 
@@ -105,7 +105,7 @@ def _is_wrapped(module: Module, func: ast.expr) -> bool:
 
 
 def _may_be_unwrapped(module: Module, func: ast.expr) -> bool:
-    """Whether it is a parameter for which some caller gives `ddp.module`."""
+    """Whether it is a parameter for which some caller passes `ddp.module`."""
     bound = module.names.bindings(func.id, module.index.scope(func)) if isinstance(func, ast.Name) else None
     function = bound[0].function if bound is not None and bound[1][0].how is Bound.PARAMETER else None
     if function is None or not isinstance(func, ast.Name):
@@ -116,10 +116,10 @@ def _may_be_unwrapped(module: Module, func: ast.expr) -> bool:
 
 
 def _fits(module: Module, base: ast.expr, kind: str) -> bool:
-    """Whether an object is of the kind of which a method is a collective (see METHODS)."""
+    """Whether an object is of the kind whose method is a collective (see METHODS)."""
     text = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
     if kind == "sharding accelerator" and not _SHARDING.search(module.text):
-        return False  # then each process writes and reads for itself
+        return False  # then each process writes and reads its own files
     if kind.endswith("accelerator"):
         return "accelerator" in text.lower() or _constructor(module, base) == "Accelerator"
     if kind.endswith("trainer"):
@@ -138,11 +138,11 @@ _TRAINERS = {
 
 
 def _is_trainer(module: Module, base: ast.expr, kind: str) -> bool:
-    """Whether a name holds a Trainer of its framework, or of a class here that is derived from one."""
+    """Whether a name holds a Trainer of its framework, or of a class of this file that is derived from one."""
     made = module.made_of(base) if module.frameworks else None
     counts = ("devices", "num_devices", "gpus")
     if made is not None and any(k.arg in counts and getattr(k.value, "value", None) == 1 for k in made.keywords):
-        return False  # a Trainer for one process, as after the training
+        return False  # a Trainer for one process, such as after the training
     own = module.class_of_value(base) if module.frameworks else None
     names = [module.names.of(b) for b in own.bases] if own is not None else [_constructor(module, base)]
     return any(name is not None and _TRAINERS[kind].match(name) for name in names)

@@ -1,4 +1,4 @@
-"""Exceptions that only one rank may get: handlers that communicate when the others do not, or skip what the others do."""
+"""Exceptions that only one rank may get: handlers that communicate although the others do not, or skip what the others do."""
 
 from __future__ import annotations
 

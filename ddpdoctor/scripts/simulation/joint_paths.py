@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MAX_PROGRAM_SIMULATIONS = 8
-"""Ways through one entry point of the program."""
+"""Most paths through one entry point of the program."""
 
 
 def is_default_group_collective(event: Event) -> bool:
@@ -45,13 +45,13 @@ def is_default_group_collective(event: Event) -> bool:
 
 
 COMMUNICATION = CallReach(frozenset(COMPARED | P2P))
-"""What ranks do together, and send each other."""
+"""Collectives, sends and receives."""
 WATCHED_CALLS = CallReach(frozenset(WATCHED))
 """All calls that a simulation can record."""
 
 
 def is_rank_independent(event: Event) -> bool:
-    """Whether an event is the same for all ranks that execute it: the group that it creates or is given."""
+    """Whether an event is equal on all ranks that execute it, such as the group that it creates or gets."""
     if any(k.arg is None for k in event.call.keywords):
         return False
     if event.name.startswith("dist.new_"):
@@ -67,9 +67,9 @@ def is_rank_independent(event: Event) -> bool:
 
 @lru_cache(maxsize=64)
 def program_simulations(module: Module) -> tuple[Simulation, ...]:
-    """Ways through the program itself and what it spawns, without those that something unknown leaves open."""
+    """Paths through the program and what it spawns, without those that an unknown value leaves open."""
     simulations: list[Simulation] = []
     for root in program_entry_points(module, WATCHED_CALLS):
-        ways = simulate(module, root, rank_contexts(module, root), WATCHED_CALLS)
-        simulations += [way for way in islice(ways, MAX_PROGRAM_SIMULATIONS) if not way.is_open]
+        paths = simulate(module, root, rank_contexts(module, root), WATCHED_CALLS)
+        simulations += [path for path in islice(paths, MAX_PROGRAM_SIMULATIONS) if not path.is_open]
     return tuple(simulations)

@@ -1,8 +1,8 @@
 """Point-to-point matching: pairs the sends and receives of a simulation as torch would.
 
 A blocking send or recv waits for its partner, and a collective of the default group waits for all ranks. isend and irecv do not
-wait here; those of a batch are waited for when the rest has ended. A call that is still waiting when no rank can continue has
-no partner, or waits in a ring. From a simulation in which one peer is unknown, nothing is concluded.
+wait here; those of a batch are waited for after the rest. A call that is still waiting when no rank can continue has
+no partner, or waits in a cycle. Nothing is concluded from a simulation with an unknown peer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ddpdoctor.scripts.syntax.vocabulary import P2P
 __all__ = ["BlockedCall", "P2PCall", "P2POutcome", "blocked_calls", "p2p_outcomes"]
 
 MAX_SIMULATIONS = 6
-"""Ways through one entry point whose messages are matched."""
+"""Most paths through one entry point whose messages are matched."""
 WORLD_SIZES = (2, 3, 4)
-"""The simulated jobs, where the text does not fix the world size."""
+"""The simulated jobs, if the source does not fix the world size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class P2PCall:
 
     @property
     def waits(self) -> bool:
-        """Whether it blocks until its partner is there."""
+        """Whether it blocks until its partner joins."""
         return self.event.name in ("dist.send", "dist.recv")
 
     def fits(self, other: P2PCall) -> bool:
@@ -56,7 +56,7 @@ class P2PCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockedCall:
-    """A call that never ends. `kind` is `self`, `nobody` (no such rank), `ring` or `alone` (no partner); `other` is what the peer
+    """A call that never ends. `kind` is `self`, `no_such_rank`, `cycle` or `unmatched` (no partner); `other` is what the peer
     waits in."""
 
     kind: str
@@ -66,7 +66,7 @@ class BlockedCall:
 
 @dataclass(slots=True, eq=False)
 class P2POutcome:
-    """The outcome of the sends and receives of one simulation: which calls there are, which never end, which match."""
+    """The outcome of the sends and receives of one simulation: which calls there are, which never end, and which match."""
 
     calls: set[ast.Call] = field(default_factory=set)
     stuck: list[BlockedCall] = field(default_factory=list)
@@ -131,14 +131,14 @@ def _outcome(simulation: Simulation) -> P2POutcome | None:
         if message.peer == message.rank:
             outcome.stuck.append(BlockedCall("self", message))
         elif message.peer is not None and not 0 <= message.peer < len(steps):
-            outcome.stuck.append(BlockedCall("nobody", message))
+            outcome.stuck.append(BlockedCall("no_such_rank", message))
     if not outcome.stuck:
         _match(steps, outcome)
     return outcome
 
 
 def _match(steps: list[list[P2PCall | None]], outcome: P2POutcome) -> None:
-    """Let each rank advance until it has to wait; then all pass a collective together. Ends when no rank can advance."""
+    """Let each rank advance until it has to wait; then all complete a collective together. Ends when no rank can advance."""
     positions = [0] * len(steps)
     posted: list[P2PCall] = []
     advanced = True
@@ -153,7 +153,7 @@ def _match(steps: list[list[P2PCall | None]], outcome: P2POutcome) -> None:
     outcome.stuck += _blocked(steps, positions)
     if not outcome.stuck:
         unmatched = (m for m in posted if m.event.name == "dist.P2POp" and m.peer is not None)
-        outcome.stuck += [BlockedCall("alone", message) for message in unmatched]
+        outcome.stuck += [BlockedCall("unmatched", message) for message in unmatched]
 
 
 def _advance(
@@ -185,7 +185,7 @@ def _advance(
 def _partner(
     current: P2PCall, steps: list[list[P2PCall | None]], positions: list[int], posted: list[P2PCall]
 ) -> P2PCall | None:
-    """A matching message that is posted already, or that another rank waits in."""
+    """A matching message that is already posted, or in which another rank waits."""
     for message in posted:
         if current.fits(message):
             return message
@@ -197,7 +197,7 @@ def _partner(
 
 
 def _blocked(steps: list[list[P2PCall | None]], positions: list[int]) -> list[BlockedCall]:
-    """The calls in which ranks are left waiting: for a peer that waits in turn, or for a partner that never comes."""
+    """The calls in which ranks still wait: for a peer that also waits, or for a partner that does not exist."""
     blocked = []
     for rank, own in enumerate(steps):
         current = own[positions[rank]] if positions[rank] < len(own) else None
@@ -207,15 +207,15 @@ def _blocked(steps: list[list[P2PCall | None]], positions: list[int]) -> list[Bl
         has_partner = any(isinstance(m, P2PCall) and current.fits(m) for m in ahead)
         peer_waits_in = ahead[0] if ahead else None
         if not has_partner:
-            blocked.append(BlockedCall("alone", current, peer_waits_in))
+            blocked.append(BlockedCall("unmatched", current, peer_waits_in))
         elif isinstance(peer_waits_in, P2PCall):
-            blocked.append(BlockedCall("ring", current, peer_waits_in))
+            blocked.append(BlockedCall("cycle", current, peer_waits_in))
     return blocked
 
 
 @lru_cache(maxsize=64)
 def p2p_outcomes(module: Module) -> tuple[tuple[P2POutcome, ...], ...]:
-    """For each world size that the text allows, the outcomes of every way through its entry points."""
+    """For each world size that the source allows, the outcomes of every path through its entry points."""
     if not module.calls(*P2P):
         return ()
     by_world_size = []
@@ -232,7 +232,7 @@ def p2p_outcomes(module: Module) -> tuple[tuple[P2POutcome, ...], ...]:
 
 
 def _involves_all_ranks(module: Module, simulation: Simulation) -> bool:
-    """Whether every rank executes the root: it is a program, or a function that distinguishes the ranks itself."""
+    """Whether every rank executes the root: it is a program, or a function that checks the rank itself."""
     root = simulation.root
     if isinstance(root, ast.Module) or any(s.function is root for s in module.spawns):
         return True

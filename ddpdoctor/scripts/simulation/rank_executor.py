@@ -23,16 +23,16 @@ from ddpdoctor.scripts.syntax.nodes import Function
 __all__ = ["RankExecutor"]
 
 MAX_EVENTS = 400
-"""Events of one rank after which a simulation is given up."""
+"""Most events of one rank; a simulation with more is abandoned."""
 MAX_ITERATIONS = 8
-"""Items of a list whose loop is executed once for each of them."""
+"""Longest list whose loop is executed once per item."""
 
 
 class RankExecutor:
     """Executes the statements of a root as one rank.
 
     The methods for statements return how the block was left early ("return", "break", "continue", "exit" or "raise"), None if
-    it was not. `fails` says whether this rank alone gets an exception in a `try`.
+    it was not. `fails` says whether only this rank gets an exception in a `try`.
     """
 
     def __init__(self, module: Module, state: RankState, fails: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ class RankExecutor:
         """The generators that run as a context, with the body of their `with`."""
 
     def root(self, root: Function | ast.Module) -> None:
-        """Execute a function, or the module's own level as a program."""
+        """Execute a function, or the module level as a program."""
         if isinstance(root, ast.Module):
             self.block(root.body, CallFrame(self._module))
             return
@@ -151,7 +151,7 @@ class RankExecutor:
     # Contexts.
 
     def _with(self, statement: ast.With | ast.AsyncWith, frame: CallFrame, first: int = 0) -> str | None:
-        """Execute the body between what its contexts do: up to a `yield` and after it, or `__enter__` and `__exit__`."""
+        """Execute the body between the two parts of its contexts: before and after a `yield`, or `__enter__` and `__exit__`."""
         entered: list[ast.expr] = []
         for number, item in enumerate(statement.items[first:], first + 1):
             call = item.context_expr
@@ -172,7 +172,7 @@ class RankExecutor:
     def _generator_context(
         self, call: ast.Call, target: Target[Module], body: Callable[[], str | None], frame: CallFrame
     ) -> str | None:
-        """Execute a generator's text around the body of its `with`."""
+        """Execute the statements of a generator around the body of its `with`."""
         lefts: list[str | None] = []
 
         def execute_body() -> str | None:
@@ -185,7 +185,7 @@ class RankExecutor:
         return next((how for how in lefts if how is not None), left)
 
     def _is_relevant_context(self, target: Target[Module]) -> bool:
-        """Whether a `with` runs a generator of the project that does something of what is looked for."""
+        """Whether a `with` runs a generator of the project that makes a call that is searched for."""
         state = self._state
         runs = is_context(target.function) and state.reach.runs(target.module, target.function)
         return runs and target.function not in state.running and len(state.chain) < MAX_CALLS
@@ -227,11 +227,11 @@ class RankExecutor:
     # Definitions.
 
     def _class(self, statement: ast.ClassDef, frame: CallFrame) -> str | None:
-        """Execute the statements of a class besides its methods: they run when the class is made."""
+        """Execute the statements of a class besides its methods: they run when the class is created."""
         return self.block([s for s in statement.body if isinstance(s, (ast.Assign, ast.AnnAssign, ast.Expr))], frame)
 
     def _function(self, statement: ast.stmt, frame: CallFrame) -> str | None:
-        """Nothing: a function runs when it is called."""
+        """Do nothing: a function runs when it is called."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Where one rank of a simulation is: the conditions, loops and calls around it, and what it did so far."""
+"""Where one rank of a simulation is: the conditions, loops and calls around it, and what it has done so far."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ddpdoctor.scripts.syntax.nodes import Function
 __all__ = ["MAX_CALLS", "RankState"]
 
 MAX_CALLS = 8
-"""Calls within calls that a simulation follows."""
+"""Deepest nesting of calls that a simulation follows."""
 
 
 class RankState:
-    """The position of one rank in the text, and its trace.
+    """The position of one rank in the script, and its trace.
 
-    `is_open`: the rank came to a condition that may differ between ranks in an unknown way, or to a limit. `tests`, `loops` and
+    `is_open`: the rank reached a condition that may differ between ranks in an unknown way, or a limit. `tests`, `loops` and
     `chain` are the conditions, loops and calls around the current statement, `running` the functions of these calls.
     """
 
@@ -36,7 +36,7 @@ class RankState:
         self.running: list[Function] = []
 
     def enter_branch(self, node: ast.AST, taken: bool, module: Module, *, chosen: bool = False) -> None:
-        """Record which way a condition was taken; what follows is under this condition until it is taken off `tests`."""
+        """Record which branch of a condition was taken; what follows is under this condition until it is removed from `tests`."""
         self.trace.decisions.setdefault(node, []).append(taken)
         self.tests.append(BranchTest(node, taken, len(self.chain), module, chosen))
 
@@ -47,7 +47,7 @@ class RankState:
         self.trace.events.append(event)
 
     def record_unknown_call(self, call: ast.Call, frame: CallFrame) -> None:
-        """Record a call in a branch whose text was not read: it may do what the other ranks do."""
+        """Record a call whose source was not read, in a branch: it may do what the other ranks do."""
         if not self.tests:
             return
         names = frame.module.names

@@ -1,8 +1,8 @@
-"""Simulates a function or a program: what each rank does, in its order, through branches, loops, early exits and calls.
+"""Simulates a function or a program: what each rank does, in order, through branches, loops, early exits and calls.
 
-A `Simulation` is one way through the text with all ranks side by side: conditions that the text determines are taken by each
-rank as they come out for it, and the others are decided once for all ranks. With `data`, conditions on a rank's own data hold
-for one rank and not for the others. A simulation that came to a condition which may differ between ranks in an unknown way,
+A `Simulation` is one path through the script with all ranks side by side: conditions that the source determines are evaluated
+per rank, and the others are decided once for all ranks. With `data`, conditions on the data of a rank are true
+on one rank and false on the others. A simulation that reached a condition which may differ between ranks in an unknown way,
 around something relevant, is `open`: nothing can be concluded from it.
 """
 
@@ -25,11 +25,11 @@ from ddpdoctor.scripts.syntax.nodes import Function
 __all__ = ["simulate"]
 
 MAX_SIMULATIONS = 12
-"""Ways through one root that are simulated."""
+"""Most paths through one root that are simulated."""
 MAX_ATTEMPTS = 3
-"""Repetitions of one way with the decisions that later ranks added."""
+"""Most repetitions of one path with the decisions that later ranks added."""
 MAX_STATEMENTS = 3000
-"""Statements that all ways through one root may execute together; a root that needs more is given up."""
+"""Most statements that all paths through one root execute together; a root that needs more is abandoned."""
 
 
 class _Setup(NamedTuple):
@@ -51,9 +51,9 @@ def simulate(
     data: bool | None = None,
     is_rank_independent: Callable[[Event], bool] | None = None,
 ) -> Iterator[Simulation]:
-    """The ways through a function, or through the module's own level as a program, at most `MAX_SIMULATIONS`.
+    """The paths through a function, or through the module level as a program, at most `MAX_SIMULATIONS`.
 
-    With `is_rank_independent`, a way on which nothing depends on the rank, and whose events all satisfy it, is executed by the
+    With `is_rank_independent`, a path on which nothing depends on the rank, and whose events all satisfy it, is executed by the
     first rank only.
     """
     setup = _Setup(module, root, contexts, reach, is_rank_independent)
@@ -64,7 +64,7 @@ def simulate(
             return
         prefix = waiting.pop()
         choices = BranchChoices(prefix, data)
-        simulation = _simulate_way(setup, choices)
+        simulation = _simulate_path(setup, choices)
         statements += choices.statements
         yield simulation
         for position in range(len(prefix), len(choices.order)):
@@ -72,10 +72,10 @@ def simulate(
             waiting.append([*earlier, (choices.order[position], False)])
 
 
-def _simulate_way(setup: _Setup, choices: BranchChoices) -> Simulation:
-    """All ranks on one way.
+def _simulate_path(setup: _Setup, choices: BranchChoices) -> Simulation:
+    """All ranks on one path.
 
-    What a rank decides after it evaluated something that depends on the decision, the next ranks evaluate differently: where
+    What a rank decides after it evaluated something that depends on the decision, the next ranks evaluate differently: if
     the ranks diverge, they start again with all decisions. If that adds decisions every time, the simulation is open.
     """
     for _ in range(MAX_ATTEMPTS):

@@ -1,4 +1,4 @@
-"""Subgroups: the ranks of a group that the text creates, and the collectives of that group."""
+"""Subgroups: the ranks of a group that the script creates, and the collectives of that group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def groups_of(simulation: Simulation) -> Iterator[tuple[list[RankTrace], Callabl
 
 
 def _group(event: Event) -> CallResult | None:
-    """The call of new_group whose result a collective is given."""
+    """The call of new_group whose result is passed to a collective."""
     if event.name not in COMPARED:
         return None
     given = event.argument(GROUP_POSITION.get(event.name), "group", "process_group", "pg")
@@ -43,7 +43,7 @@ def _is_of(made: CallResult, event: Event) -> bool:
 
 
 def group_members(event: Event, made: CallResult) -> tuple[int, ...] | None:
-    """The ranks of a group; None where they are not known, or one line makes several groups."""
+    """The ranks of a group; None if they are not known, or one line creates several groups."""
     index = made.frame.module.index
     if any(isinstance(parent, _REPEATS) for parent, _ in index.enclosing(made.call)):
         return None
@@ -55,7 +55,7 @@ def group_members(event: Event, made: CallResult) -> tuple[int, ...] | None:
 
 
 def is_created_on_demand(event: Event) -> bool:
-    """`if key not in GROUPS: GROUPS[key] = new_group(…)`: all ranks may have created the group before, in other code."""
+    """`if key not in GROUPS: GROUPS[key] = new_group(…)`: all ranks may have created the group earlier, in other code."""
     for test in event.tests:
         condition = test.node.test if isinstance(test.node, ast.If) and test.chosen else None
         if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.NotIn):

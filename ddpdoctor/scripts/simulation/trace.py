@@ -1,4 +1,4 @@
-"""The result of a simulation: what each rank did, in its order, and which conditions the ranks took differently."""
+"""The result of a simulation: what each rank did, in order, and which conditions differed between ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["BranchTest", "EarlyExit", "Event", "RankTrace", "Simulation"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchTest:
-    """A condition around an event: the statement, which way was taken, and how many calls deep it is.
+    """A condition around an event: the statement, which branch was taken, and how many calls deep it is.
 
-    `chosen`: the text does not determine it.
+    `chosen`: the source does not determine it.
     """
 
     node: ast.AST
@@ -30,7 +30,7 @@ class BranchTest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """One call that was executed. `chain` are the calls that led to it, from the root's own text to the call itself."""
+    """One call that was executed. `chain` are the calls that led to it, from the root to the call itself."""
 
     name: str
     call: ast.Call
@@ -41,7 +41,7 @@ class Event:
     loops: tuple[ast.AST, ...] = ()
 
     def argument(self, position: int | None, *names: str) -> ast.expr | None:
-        """The expression given for a parameter, by name or position."""
+        """The expression passed for a parameter, by name or position."""
         for keyword in self.call.keywords:
             if keyword.arg in names:
                 return keyword.value
@@ -50,7 +50,7 @@ class Event:
         return None
 
     def read(self, node: ast.expr | None) -> object:
-        """The value of an expression where this rank executed the call; None for None."""
+        """The value of an expression on this rank at this call; None for None."""
         return None if node is None else self.evaluator.value(node, self.frame)
 
 
@@ -69,14 +69,14 @@ class EarlyExit:
 
     @property
     def reasons(self) -> tuple[BranchTest, ...]:
-        """The conditions around it that decide whether the rest of what it leaves is executed."""
+        """The conditions around it that decide whether the rest of the block is executed."""
         return self.tests if self.how in ("exit", "raise") else tuple(t for t in self.tests if t.depth == self.depth)
 
 
 @dataclass(slots=True, eq=False)
 class RankTrace:
-    """What one rank did. `decisions` are the ways in which it took each condition; `unknown_calls` are calls in branches whose
-    text was not read, by name."""
+    """What one rank did. `decisions` are the branches that it took of each condition; `unknown_calls` are calls in branches whose
+    source was not read, by name."""
 
     context: RankContext
     events: list[Event] = field(default_factory=list)
@@ -88,7 +88,7 @@ class RankTrace:
 
 @dataclass(slots=True, eq=False)
 class Simulation:
-    """One way through a root with all ranks side by side."""
+    """One path through a root with all ranks side by side."""
 
     module: Module
     root: ast.AST
@@ -98,16 +98,16 @@ class Simulation:
     data: bool | None = None
 
     def diverges(self) -> bool:
-        """Whether the ranks took any condition differently."""
+        """Whether any condition differed between the ranks."""
         return any(self.differs(node) for node in {n for t in self.traces for n in t.decisions})
 
     def differs(self, node: ast.AST) -> bool:
-        """Whether the ranks took a condition differently."""
+        """Whether a condition differed between the ranks."""
         by_rank = [t.decisions[node] for t in self.traces if node in t.decisions]
         outcomes = {frozenset(decisions) for decisions in by_rank}
         is_mixed = frozenset((True, False)) in outcomes
         return len(outcomes) > 1 or (is_mixed and any(decisions != by_rank[0] for decisions in by_rank))
 
     def divergent(self, tests: Iterable[BranchTest]) -> list[BranchTest]:
-        """Those of the conditions that the ranks took differently, outermost first."""
+        """The conditions that differed between the ranks, outermost first."""
         return [t for t in tests if self.differs(t.node)]

@@ -1,4 +1,4 @@
-"""The calls of a file by the name of what they call, and what follows from them: frameworks, wrapped models, options."""
+"""The calls of a file by the name of the function, and what follows from them: frameworks, wrapped models, options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallIndex:
         self._index = index
         self._names = names
         self.by_short_name: dict[str, list[ast.Call]] = {}
-        """By the short name of what is called, such as `dist.all_reduce`."""
+        """By the short name of the function, such as `dist.all_reduce`."""
         self.by_method: dict[str, list[ast.Call]] = {}
         """The calls `object.name(…)` by that name."""
         self.by_name: dict[str, list[ast.Call]] = {}

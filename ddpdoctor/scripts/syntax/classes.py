@@ -1,4 +1,4 @@
-"""Classes of a project: which class a name or a value has, its methods with those of its bases, and what it is derived from."""
+"""Classes of a project: the class of a name or a value, its methods with those of its bases, and its base classes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 MAX_STEPS = 4
-"""Imports and assignments that one look-up follows."""
+"""Most imports and assignments that one lookup follows."""
 MAX_BASES = 5
-"""Levels of base classes that one look-up follows."""
+"""Most levels of base classes that one lookup follows."""
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def class_of_value(module: ProjectFile, value: ast.expr) -> ast.ClassDef | None:
 
 
 def _class_of_attribute(module: ProjectFile, value: ast.Attribute) -> ast.ClassDef | None:
-    """The class of the object in `self.name`, where one assignment of that class gives it."""
+    """The class of the object in `self.name`, if one assignment in that class determines it."""
     assignments = module.index.attributes.get(("self", value.attr), ())
     owner = class_of_value(module, value.value) if assignments else None
     own = [b for b in assignments if owner is not None and module.index.class_of(b.at) is owner]

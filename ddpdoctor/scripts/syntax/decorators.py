@@ -1,4 +1,4 @@
-"""Decorators of a project: the wrapper that runs in place of the decorated function, and the parameter that it calls."""
+"""Decorators of a project: the wrapper that runs instead of the decorated function, and the parameter that it calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Wrapper", "is_context", "wrapper_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wrapper:
-    """`inner` runs in place of a decorated function; it calls that function by `given`, a parameter of the decorator."""
+    """`inner` runs instead of a decorated function; it calls that function by `given`, a parameter of the decorator."""
 
     module: Module
     inner: Function
@@ -23,7 +23,7 @@ class Wrapper:
 
 @cached_per_node
 def wrapper_of(module: Module, function: Function) -> Wrapper | None:
-    """What runs in place of a function with one decorator of this project; None for others."""
+    """What runs instead of a function with one decorator of this project; None for others."""
     if len(function.decorator_list) != 1:
         return None
     decorator = function.decorator_list[0]

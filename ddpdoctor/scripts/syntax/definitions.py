@@ -1,4 +1,4 @@
-"""The function of the project that an expression names: of this file, a method, or imported from a module beside it."""
+"""The function of the project that an expression names: of this file, a method, or imported from a module next to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["target_of"]
 
 
 def target_of(module: F, func: ast.expr, depth: int = 0) -> Target[F] | None:
-    """The function that an expression names; for a class, its `__init__`. None for what the project does not define."""
+    """The function that an expression names; for a class, its `__init__`. None if the project does not define it."""
     if depth > MAX_STEPS:
         return None
     if isinstance(func, ast.Name):

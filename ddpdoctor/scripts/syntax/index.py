@@ -71,7 +71,7 @@ class Scope:
 
 @dataclass(slots=True, eq=False)
 class Index:
-    """What the walk found. `scope_by_node` is the scope around each node; `attributes` holds assignments to `args.gpu` by
+    """The result of the walk. `scope_by_node` is the scope around each node; `attributes` holds assignments to `args.gpu` by
     ("args", "gpu"); `stars` are the modules of `from … import *`; `depth` is the deepest nesting."""
 
     tree: ast.Module
@@ -118,7 +118,7 @@ class Index:
         return node
 
     def outermost(self, node: ast.AST) -> ast.stmt:
-        """The statement of the module's own level around a node."""
+        """The statement at module level around a node."""
         while self.parents.get(node) is not self.tree:
             node = self.parents[node]
         assert isinstance(node, ast.stmt)

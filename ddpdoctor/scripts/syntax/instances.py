@@ -1,4 +1,4 @@
-"""Instances of the project's classes: through names, attributes and the arguments that calls give for a parameter."""
+"""Instances of the project's classes: through names, attributes and the arguments that calls pass for a parameter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _instance(module: F, value: ast.expr, depth: int) -> tuple[F, ast.ClassDef] 
 def _instance_of_parameter(
     module: F, binding: Binding, function: Function, depth: int
 ) -> tuple[F, ast.ClassDef] | None:
-    """The class in a parameter's annotation, or the one that all calls by the function's own name give for it."""
+    """The class in the annotation of a parameter, or the one that all calls by the function's own name pass for it."""
     annotation = binding.at.annotation if isinstance(binding.at, ast.arg) else None
     if isinstance(annotation, (ast.Name, ast.Attribute)):
         return resolve_class(module, annotation)

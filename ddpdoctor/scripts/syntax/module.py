@@ -1,4 +1,4 @@
-"""One analysed file: the questions that rules ask about names, calls, functions and classes."""
+"""One analyzed file: lookups of names, calls, functions and classes for the rules."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Module:
         return self.target_of(call.func) or self._target_given_to_spawn(call.func)
 
     def _target_given_to_spawn(self, func: ast.expr) -> Target[Module] | None:
-        """The function that each start of processes gives for a parameter: `args=(rank, size, run)` for `fn`."""
+        """The function that each start of processes passes for a parameter: `args=(rank, size, run)` for `fn`."""
         bound = self.names.bindings(func.id, self.index.scope(func)) if isinstance(func, ast.Name) else None
         if bound is None or len(bound[1]) != 1 or bound[1][0].how is not Bound.PARAMETER:
             return None
@@ -106,7 +106,7 @@ class Module:
 
     @cached_per_node
     def parameter_called(self, call: ast.Call) -> ast.arg | None:
-        """The parameter of an enclosing function that a call calls: so a decorator's inner function runs what it wraps."""
+        """The parameter of an enclosing function that a call runs, as the inner function of a decorator does."""
         if not isinstance(call.func, ast.Name):
             return None
         scope = self.index.scope(call.func)
@@ -118,7 +118,7 @@ class Module:
 
     @cached_per_node
     def lambda_of(self, call: ast.Call) -> ast.Lambda | None:
-        """The lambda that a call runs by the only name that it is given."""
+        """The lambda that a call runs by the only name that it is assigned to."""
         if not isinstance(call.func, ast.Name):
             return None
         bound = self.names.bindings(call.func.id, self.index.scope(call.func))
@@ -186,7 +186,7 @@ def _is_main_guard(statement: ast.stmt) -> bool:
 
 
 class _ByIdentity(Generic[T]):
-    """A cache key that compares an object by identity: computing the hash of all texts would take longer."""
+    """A cache key that compares an object by identity: hashing all sources would take longer."""
 
     def __init__(self, wrapped: T) -> None:
         self.wrapped = wrapped
@@ -209,7 +209,7 @@ def _module(source: SourceFile, project: _ByIdentity[dict[str, SourceFile]]) -> 
 
 @lru_cache(maxsize=4)
 def _project(script: _ByIdentity[Script]) -> _ByIdentity[dict[str, SourceFile]]:
-    """The texts by path. Scripts with one `beside` that holds them share it: its modules are analysed once for all."""
+    """The texts by path. Scripts with the same `beside` share it: its modules are analyzed only once."""
     texts = _texts(_ByIdentity(script.wrapped.beside))
     own = _by_path(script.wrapped.files)
     return _ByIdentity(texts if all(texts.get(path) == source for path, source in own.items()) else {**texts, **own})
@@ -225,7 +225,7 @@ def _by_path(files: tuple[SourceFile, ...]) -> dict[str, SourceFile]:
 
 
 def unreadable(script: Script) -> Iterator[tuple[SourceFile, SourceProblem]]:
-    """The judged files that are no Python, with the reason."""
+    """The checked files that are not Python, with the reason."""
     for source in script.files:
         tree = source.problem or parse(source.text)
         if isinstance(tree, SourceProblem):
@@ -233,7 +233,7 @@ def unreadable(script: Script) -> Iterator[tuple[SourceFile, SourceProblem]]:
 
 
 def too_deep(script: Script) -> Iterator[tuple[SourceFile, int]]:
-    """The judged files that `modules` leaves out because of their nesting, with their depth."""
+    """The checked files that `modules` skips because of their nesting, with their depth."""
     project = _project(_ByIdentity(script))
     for source in script.files:
         if source.can_be_judged and concerns(source.text) and _module(source, project) is None:
@@ -243,7 +243,7 @@ def too_deep(script: Script) -> Iterator[tuple[SourceFile, int]]:
 
 
 def modules(script: Script) -> Iterator[Module]:
-    """The judged files that can be read and concern distributed training, analysed; cached."""
+    """The checked files that can be parsed and concern distributed training, analyzed; cached."""
     project = _project(_ByIdentity(script))
     for source in script.files:
         if source.can_be_judged and concerns(source.text):

@@ -1,6 +1,6 @@
-"""Resolves names: `dist.all_reduce`, `DDP`, `cuda.set_device`, whatever the imports call them.
+"""Resolves names: `dist.all_reduce`, `DDP`, `cuda.set_device`, under any import name.
 
-The result is a short dotted name, one for each thing that torch offers under several names:
+The result is one short dotted name per function that torch offers under several names:
 `torch.distributed.distributed_c10d.barrier`, `deepspeed.comm.barrier` and `torch.distributed.barrier` are all `dist.barrier`.
 """
 
@@ -72,7 +72,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 
 def short(dotted: str) -> str:
-    """The one short name of a dotted name."""
+    """The short name of a dotted name."""
     exact = _EXACT.get(dotted)
     if exact is not None:
         return exact
@@ -143,6 +143,6 @@ class Names:
         return None
 
     def _is_partial(self, call: ast.Call, depth: int) -> bool:
-        """functools.partial that sets no rank and no group: its result is called like the function itself."""
+        """Whether it is a functools.partial that sets no rank and no group: its result is called like the function itself."""
         keywords = {k.arg for k in call.keywords}
         return len(call.args) == 1 and keywords <= {"op"} and self.dotted(call.func, depth + 1) == "functools.partial"

@@ -1,4 +1,4 @@
-"""A cache of answers about the nodes of a module: it lives as long as the module is cached itself."""
+"""A cache of results per node of a module, which lives as long as the module."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeVar
 __all__ = ["HasNodeCache", "NodeCache", "cached_per_node"]
 
 NodeCache = dict[object, dict[Any, Any]]
-"""For each question (the function that answers it), the answers by node."""
+"""For each cached function, its results by node."""
 
 
 class HasNodeCache(Protocol):
-    """A module: `cache` holds what was found out about its nodes."""
+    """A module: `cache` holds results about its nodes."""
 
     @property
     def cache(self) -> NodeCache: ...
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def cached_per_node(question: Callable[[M, N], T]) -> Callable[[M, N], T]:
-    """Compute the answer about a node of a module once; the answer must not depend on anything else."""
+    """Compute the result for a node of a module once; it must not depend on anything else."""
 
     @wraps(question)
     def answer(module: M, node: N) -> T:

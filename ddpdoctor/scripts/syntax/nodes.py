@@ -25,7 +25,7 @@ def children_of(node: ast.AST) -> list[ast.AST]:
 
 
 class _ChildFields(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields of each type of node that hold nodes to visit: no texts, numbers, operators. Filled on first use."""
+    """The fields of each type of node that hold nodes to visit: no strings, numbers or operators. Filled on first use."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
         skipped = {
@@ -50,7 +50,7 @@ _CHILD_FIELDS = _ChildFields()
 
 
 def inner(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all nodes under it in textual order, without the bodies of functions and classes in it."""
+    """A node and all nodes under it in textual order, without the bodies of nested functions and classes."""
     stack = [node]
     while stack:
         current = stack.pop()

@@ -1,4 +1,4 @@
-"""Parses text: which texts concern distributed training at all, and why some have no syntax tree."""
+"""Parses source: which files concern distributed training at all, and why some have no syntax tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpdoctor.facts.script import SourceProblem
 __all__ = ["MAX_DEPTH", "concerns", "parse"]
 
 MAX_DEPTH = 150
-"""Levels of nesting, of statements and expressions, that the analysis follows. Chains of `elif` count as levels."""
+"""Deepest nesting of statements and expressions that the analysis follows. Chains of `elif` count as levels."""
 
 _CONCERNED = (
     "torch.distributed",
@@ -31,16 +31,16 @@ _CONCERNED = (
 
 
 def concerns(text: str) -> bool:
-    """Whether a text mentions torch.distributed or a framework around it: others contain nothing to judge."""
+    """Whether a source mentions torch.distributed or a framework around it: others contain nothing to check."""
     return any(word in text for word in _CONCERNED)
 
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> ast.Module | SourceProblem:
-    """The syntax tree of Python text, or why there is none. Never raises."""
+    """The syntax tree of Python source, or why there is none. Never raises."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes and the like: Python itself warns of them
+            warnings.simplefilter("ignore")  # invalid escapes and the like: Python itself warns about them
             tree = ast.parse(text)
     except SyntaxError as error:
         return SourceProblem(f"no Python: {error.msg}", error.lineno, error.offset)

@@ -1,4 +1,4 @@
-"""The interface of an analysed file that the modules of this package need: `Module` implements it, and they do not import it."""
+"""The interface of an analyzed file that the modules of this package need: `Module` implements it, and they do not import it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound="ProjectFile")
 
 
 class ProjectFile(Protocol):
-    """A file of the project: its syntax tree, what was indexed of it, and the files that it can import."""
+    """A file of the project: its syntax tree, its indexes, and the files that it can import."""
 
     @property
     def tree(self) -> ast.Module: ...

@@ -16,7 +16,7 @@ __all__ = ["Spawn", "spawn_of"]
 class Spawn:
     """A start of processes: `function` runs in each, with the process's index as first argument when `indexed`.
 
-    `how` is `spawn` or `Process`; `arguments` are what the call gives after the index; `count` is nprocs.
+    `how` is `spawn` or `Process`; `arguments` are those of the call after the index; `count` is nprocs.
     """
 
     call: ast.Call
@@ -38,7 +38,7 @@ def _elements(node: ast.expr | None) -> tuple[ast.expr, ...]:
 
 
 def spawn_of(module: ProjectFile, call: ast.Call) -> Spawn | None:
-    """The start of processes that a call is, None for other calls."""
+    """The start of processes, if a call is one; None for other calls."""
     name = module.names.of(call.func)
     given = {k.arg: k.value for k in call.keywords if k.arg}
     if name in ("mp.spawn", "mp.start_processes"):

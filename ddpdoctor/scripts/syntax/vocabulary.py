@@ -15,7 +15,7 @@ __all__ = [
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text: the tables here are written as such."""
+    """The words of a text: the tables of this module are written as text."""
     return tuple(text.split())
 
 
@@ -37,7 +37,7 @@ COLLECTIVES = frozenset(
     horovod.torch.broadcast_object horovod.torch.barrier
     """)
 )
-"""Short names of what all ranks of the default group must call together, in one order."""
+"""Short names of the functions that all ranks of the default group must call together, in one order."""
 
 GROUP_POSITION = {
     "dist.barrier": 0,

@@ -50,7 +50,7 @@ NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS
 CRASHED = (
     r"Segmentation fault",
     r"Unexpected segmentation fault encountered in worker",
-    r"\S:\d+: [^\n]+: Assertion ['`][^\n]+ failed\.",
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
     r"Fatal Python error: ",
     r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",

@@ -18,8 +18,10 @@ REFUSED = (
     r"(?:\.py: e|^\W{0,3}E)rror: (unrecognized arguments|the following arguments are required|(ambiguous option|argument \S+): )",
 )
 """How argparse ends a script, with exit code 2."""
-OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
-"""Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of."""
+OTHERS = re.compile(
+    r"--local[-_]rank\b|arguments: +[–—]|\blaunch\.py: error: |\brun\.py: error: argument --(?:nproc|nnodes|node|rdzv)"
+)
+"""Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of, and those of a launcher, which LAUNCH501 tells of."""
 _REQUIRED = re.compile(r"the following arguments are required: (?P<names>[^\n]{1,200})")
 _UNKNOWN = re.compile(r"unrecognized arguments: (?P<words>[^\n]{1,200})")
 _VALUE = re.compile(r"argument (?P<name>[^\s:]{1,100}): (?P<why>[^\n]{1,200})")

@@ -174,7 +174,12 @@ def _gap(facts: Facts, section: str) -> Gap:
     return known or Gap(section, _UNASKED.get(section, f"{section}: not collected"), Why.NOT_HERE)
 
 
-_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given", "job": "no launch line was given"}
+_UNASKED = {
+    "probe": "no ranks were probed",
+    "launch": "no launch line was given",
+    "job": "no launch line was given",
+    "startup": "only check looks up what a launch line starts",
+}
 
 
 def _stamp(each: Rule, finding: Finding) -> Finding:

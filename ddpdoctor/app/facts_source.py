@@ -26,15 +26,19 @@ class UnreadableError(Exception):
 
 
 def facts_for(
-    request: Request, sections: Iterable[str], environ: Mapping[str, str | None] | None = None
+    request: Request,
+    sections: Iterable[str],
+    environ: Mapping[str, str | None] | None = None,
+    python: str | None = None,
 ) -> tuple[Facts, tuple[str, ...]]:
     """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
 
-    `environ` are variables that a launch line sets besides those of this process; None takes one away.
+    `environ` are variables that a launch line sets besides those of this process; None takes one away. `python` is the
+    interpreter of a launch line, None for our own.
     """
     wanted = tuple(sections)
     if request.facts is None:
-        return _look(request, wanted, environ or {})
+        return _look(request, wanted, environ or {}, python)
     try:
         return load_facts(request.facts), ()
     except UnreadableError as error:
@@ -80,11 +84,11 @@ def text_of(path: Path) -> str:
 
 
 def _look(
-    request: Request, wanted: tuple[str, ...], environ: Mapping[str, str | None]
+    request: Request, wanted: tuple[str, ...], environ: Mapping[str, str | None], python: str | None
 ) -> tuple[Facts, tuple[str, ...]]:
     machine = this_machine(seconds_left(request))
     variables = {name: value for name, value in {**machine.environ, **environ}.items() if value is not None}
-    machine = replace(machine, environ=variables)
+    machine = replace(machine, environ=variables, python=python or machine.python)
     facts = collect(machine, wanted)
     late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
     if not late:

@@ -74,10 +74,11 @@ def look(
     from ddpdoctor.app.facts_source import facts_for
 
     session.open()
-    facts, failures = facts_for(request, sections, {**variables_of(line and line[0]), **session.variables})
+    python = None if line is None or line[0].startup is None else line[0].startup.python
+    facts, failures = facts_for(request, sections, {**variables_of(line and line[0]), **session.variables}, python)
     facts = _with_master(facts, session)
     if line is not None:
-        facts = replace(facts, launch=line[0].launch)
+        facts = replace(facts, launch=line[0].launch, startup=line[0].startup)
     return facts, failures
 
 

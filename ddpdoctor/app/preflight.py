@@ -111,9 +111,10 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
             from ddpdoctor.app.facts_source import facts_for
 
             progress.phase("looking at this machine")
-            facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line))
+            python = None if line is None or line.startup is None else line.startup.python
+            facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line), python)
             if line is not None:
-                facts = replace(facts, launch=line.launch)
+                facts = replace(facts, launch=line.launch, startup=line.startup)
             if refused is not None:
                 facts = replace(facts, gaps=(*facts.gaps, refused))
             elif plan.probes:
@@ -140,7 +141,15 @@ def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:
     report = examine(observed.facts, rules, command="check", started=started, failures=observed.failures, beside=beside)
     machines = rules_of_machines(plan.request, facts.launch.lines if facts.launch is not None else ())
     report = autocorrected(with_machines(report, facts, machines), facts, line_rules)
-    return (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
+    report = (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
+    return _about(report, facts)
+
+
+def _about(report: Report, line: Facts) -> Report:
+    """The report with the launch command among its inputs."""
+    from ddpdoctor.app.lint_examined import line_inputs
+
+    return replace(report, inputs=(*line_inputs(line.launch, None, ()), *report.inputs))
 
 
 def here(line: Facts, machine: Facts) -> Facts:
@@ -148,7 +157,7 @@ def here(line: Facts, machine: Facts) -> Facts:
     environ, found = line.environ, machine.environ
     if environ is not None and found is not None:
         environ = replace(environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps)
-    return replace(machine, environ=environ, launch=line.launch)
+    return replace(machine, environ=environ, launch=line.launch, startup=line.startup)
 
 
 def _with_verdict(report: Report, verdict: JobVerdict, plan: PreflightPlan) -> Report:

@@ -51,8 +51,20 @@ def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
 
     errors = [f.code for f in judge(*line).findings if f.worst is Severity.ERROR]
     if not errors:
-        return None
+        return _in_container(line[0])
     return Gap("probe", f"the launch line cannot work ({errors[0]}), so no ranks were started", Why.NOT_HERE)
+
+
+def _in_container(line: Facts) -> Gap | None:
+    """A probe started here would run outside of the container that the line starts its ranks in."""
+    from ddpdoctor.facts.launch.programs import LauncherKind
+
+    lines = line.launch.lines if line.launch is not None else ()
+    name = next((each.name for x in lines for each in x.layers if each.launcher is LauncherKind.CONTAINER), None)
+    if name is None:
+        return None
+    reason = f"the line starts its ranks in a container: run ddpdoctor check with {name}, in the same image"
+    return Gap("probe", reason, Why.NOT_HERE)
 
 
 def variables_of(line: Facts | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Report, Severity
+from ddpdoctor.launch.judged import described, why_not_judged
 from ddpdoctor.rules import area_of
 
 __all__ = ["sections_of", "subject_of"]
@@ -33,9 +34,7 @@ def subject_of(facts: Facts) -> str:
     """What a preflight examined: the launch line with its nodes, ranks and script, else this machine."""
     if facts.launch is None:
         return f"this machine: {facts.hostname}"
-    line = facts.launch.lines[0] if facts.launch.lines else None
-    script = line.script.path.rpartition("/")[2] if line is not None and line.script is not None else ""
-    return _launch(facts) + (f", {script}" if script else "") + f" on {facts.hostname}"
+    return f"{described(facts.launch)} on {facts.hostname}"
 
 
 def _code(report: Report, area: str) -> str:
@@ -59,7 +58,7 @@ def _state(facts: Facts, report: Report, area: str) -> SectionState:
         return SectionState.SKIPPED
     if area == "versions" and facts.versions is not None and facts.versions.torch is None:
         return SectionState.SKIPPED
-    if area == "launch" and not _is_recognised(facts):
+    if area == "launch" and _unknown_of_launch(facts) is not None:
         return SectionState.UNKNOWN
     if getattr(facts, area) is not None:
         return SectionState.OK
@@ -74,8 +73,12 @@ def _nodes_state(facts: Facts) -> SectionState:
     return SectionState.OK
 
 
-def _is_recognised(facts: Facts) -> bool:
-    return facts.launch is not None and any(line.starter is not None for line in facts.launch.lines)
+def _unknown_of_launch(facts: Facts) -> str | None:
+    """Why the launch line is not known to start: nobody can judge it, or what it starts cannot be seen from here."""
+    if facts.launch is None or not facts.launch.lines:
+        return "no launch line"
+    reason = why_not_judged(facts.launch.lines[0])
+    return reason or next(iter(facts.startup.unknown if facts.startup is not None else ()), None)
 
 
 def _why_missing(facts: Facts, area: str) -> str:
@@ -87,12 +90,14 @@ def _launch(facts: Facts) -> str:
     assert launch is not None
     line = launch.lines[0] if launch.lines else None
     starter = line.starter if line is not None else None
+    unknown = _unknown_of_launch(facts)
     if line is None or starter is None:
-        return "no launcher that ddpdoctor knows"
+        return unknown or described(launch)
     plan = line.plan
     nodes = "" if plan is None or plan.nnodes is None else f", {_count(plan.nnodes[1], 'node')}"
     ranks = "" if plan is None or plan.nproc is None else f" of {_count(plan.nproc, 'rank')}"
-    return f"{starter.launcher.value}{nodes}{ranks}, read as torch {launch.torch} ({launch.torch_from})"
+    text = f"{starter.launcher.value}{nodes}{ranks}, read as torch {launch.torch} ({launch.torch_from})"
+    return text if unknown is None else f"{text}; {unknown}"
 
 
 def _environ(facts: Facts) -> str:

@@ -99,7 +99,7 @@ def _report(folder: Path, text: str) -> Report:
         (
             SEGMENT.format(line=103, reason="Cuda failure 'invalid argument'"),
             "HOST001",
-            "another reason than a lack of room",
+            "NCCL could not create its shared memory (",
         ),
         (
             SEGMENT.format(line=87, reason="posix_fallocate failed: No space left on device"),
@@ -132,7 +132,7 @@ def _report(folder: Path, text: str) -> Report:
         (
             "n1:9:9 [1] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found\n",
             "ENV064",
-            "Undetermined: several containers",
+            "Either several containers",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""HOST004: open files."""
+"""HOST004: the limit of open files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
 LEAST = 20
-"""Two gloo ranks under torchrun fail with 24 open files and run with 28 (measured with torch 2.13)."""
+"""Two Gloo ranks under torchrun fail with 24 open files and run with 28 (measured with torch 2.13)."""
 COMFORTABLE = 4096
-"""What DataLoader workers of several ranks may take."""
+"""What DataLoader workers of several ranks may use."""
 
 
 @cause(
@@ -35,13 +35,23 @@ def open_files_limit_low(
     """The limit of open files is too low for this job.
 
     ## Why it matters
-    Each rank holds sockets to its peers, the store's host two or more for every rank, and each batch of a DataLoader
-    worker is a file. Short of them, torch says `received 0 items of ancdata` or `Too many open files`; when the
-    store's host runs out, only its clients speak, `Connection reset by peer` for ever.
+    Each rank keeps sockets to its peers, the store's host two or more per rank, and each batch of a DataLoader
+    worker is a file. At the limit torch fails with `received 0 items of ancdata` or `Too many open files`; if the
+    store's host reaches it, only its clients print an error, `Connection reset by peer`, forever.
 
     ## Fix
-    Raise the limit where the job is started: ulimit -n 65536 in the script, LimitNOFILE for a daemon, docker run
-    --ulimit nofile=65536:65536.
+    Raise the limit where the job is started: `ulimit -n 65536` in the script, LimitNOFILE for a daemon, or `docker
+    run --ulimit nofile=65536:65536`.
+
+    ## Example
+
+        RuntimeError: received 0 items of ancdata
+
+        # before, in the batch script
+        torchrun --nproc-per-node 8 train.py
+        # after
+        ulimit -n 65536
+        torchrun --nproc-per-node 8 train.py
     """
     if probe is not None:
         yield from observed(probe.seen(Kind.OUT_OF_FILES), expected="a few for each rank of the job")
@@ -64,7 +74,7 @@ def open_files_limit_low(
     wanted = 65_536 if limit.hard < 0 else min(65_536, limit.hard)
     can_raise = wanted >= need
     yield Finding(
-        f"at most {limit.soft} files may be open: expected {need} or more for {world} rank{'s' * (world > 1)}",
+        f"the open files limit is {limit.soft}; {world} rank{'s need' if world > 1 else ' needs'} {need} or more",
         (Evidence("host.limits.open_files.soft", str(limit.soft), f"at least {need}"),),
         fix=""
         if can_raise

@@ -15,6 +15,7 @@ __all__ = [
     "is_progress",
     "is_quoted",
     "reports_failure",
+    "says_end",
 ]
 
 NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?(?P<code>[1-7])\b")
@@ -44,6 +45,11 @@ _GIVES_UP = re.compile(
     r"|\b(?:exit code|status|return code|returncode)[ =:]{1,3}[1-9]\d{0,2}\b"
 )
 """Words with which an output ends that did not end well, though no rule knows them."""
+_ENDS = re.compile(
+    r"SystemExit|\b[Aa]bort|\b(?:[Ee]xit|[Qq]uit|[Gg]iving up|fatal|panic|critical|fail|crash|died|[Rr]eturn ?code|status)",
+    re.I,
+)
+"""Words that say that a process ends."""
 _GOES_WELL = re.compile(
     r"\b(?:0|no) (?:error|failure|failed)|\b(?:retry|skipp|ignor|fall(?:ing)? back|recover|success|passed\b)",
     re.IGNORECASE,
@@ -100,6 +106,11 @@ def gives_up(line: LogLine) -> bool:
     """Whether the line, where it is among the last ones of an output, says that the process ended with a failure."""
     text = line.text[:_READ_CHARS]
     return _GIVES_UP.search(text) is not None and _GOES_WELL.search(text) is None and not is_quoted(line)
+
+
+def says_end(line: LogLine) -> bool:
+    """Whether the line says that its process ends, and not only that something went wrong."""
+    return _ENDS.search(line.text[:_READ_CHARS]) is not None
 
 
 def is_of_whole_job(line: LogLine) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
-from ddpdoctor.findings import Finding, Report
+from ddpdoctor.findings import Finding, Report, Severity
 
 HEAD = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in {function}\n    run()\n'
 
@@ -110,3 +110,9 @@ def test_an_exit_code_asks_for_what_it_needs(tmp_path: Path, code: int, words: s
         "local_rank: 0 (pid: 28773) of binary: /usr/bin/python3\n"
     )
     assert words in _first(tmp_path, text).fix
+
+
+def test_an_error_with_which_a_running_job_is_cut_off_is_no_proof_of_its_end(tmp_path: Path) -> None:
+    found = _first(tmp_path, "step 8 loss 2.1\nstep 9 loss 2.0\nERROR: cannot read sample 7\n")
+    assert found.name == "cause-not-recognised"
+    assert found.worst is Severity.WARNING

@@ -9,7 +9,7 @@ from ddpdoctor.facts.log import EventKind, Exit, JobOutcome, Log, LogEvent, LogL
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Where
 from ddpdoctor.logs.distances import LAST_WORDS_LINES
 from ddpdoctor.logs.history import history_of
-from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, gives_up, is_progress
+from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, gives_up, is_progress, says_end
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import names_of
 from ddpdoctor.rules.log.signatures import shortened
@@ -32,6 +32,8 @@ class LastWords:
     lines: tuple[LogLine, ...]
     chosen: str
     raised: Traceback | None = None
+    is_certain: bool = True
+    """Whether the text shows that the process failed, and not only that it ends with an error."""
 
 
 @cause("LOG506", "cause-not-recognised", Severity.ERROR, stage=CausalStage.TERMINATED, is_last_resort=True)
@@ -64,7 +66,7 @@ def cause_not_recognised(log: Log) -> Iterator[Finding]:
     quote = shortened(words.text.strip())
     place = words.raised.place if words.raised is not None else None
     yield Finding(
-        f"{names_of(ranks, hosts) if ranks or hosts else 'The job'} failed; cause not recognised: {quote}",
+        _headline(words, ranks, hosts) + quote,
         tuple(Evidence(log.place(each.source, each.number), shortened(each.text.strip())) for each in words.lines),
         fix=what_next(log, words.text, words.raised),
         why=f"No known cause fits. Quoted because {words.chosen}",
@@ -77,8 +79,16 @@ def cause_not_recognised(log: Log) -> Iterator[Finding]:
         ),
         ranks=ranks,
         quote=quote,
+        severity=None if words.is_certain else Severity.WARNING,
         certainty=Certainty.CANDIDATES,
     )
+
+
+def _headline(words: LastWords, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
+    who = names_of(ranks, hosts) if ranks or hosts else ""
+    if words.is_certain:
+        return f"{who or 'The job'} failed; cause not recognised: "
+    return f"The output{' of ' + who if who else ''} ends with an error; cause not recognised: "
 
 
 def _first_failure(log: Log) -> LastWords | None:
@@ -125,8 +135,10 @@ def _giving_up(log: Log) -> LastWords | None:
         last = [line for line in log.tails if line.source == source][-LAST_WORDS_LINES:]
         words = next((line for line in last if gives_up(line) and not _goes_on(last, line)), None)
         if words is not None:
-            chosen = "the output ends there, and the line says that the process gives up"
-            return LastWords(source, words.number, words.text, words.who, (*_lines_before(log, words), words), chosen)
+            chosen = "the output ends there with an error"
+            lines = (*_lines_before(log, words), words)
+            is_certain = says_end(words)
+            return LastWords(source, words.number, words.text, words.who, lines, chosen, is_certain=is_certain)
     return None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.semaphores import no_space_for_semaphores
 from ddpdoctor.rules.log.signatures import ending
 
 __all__: list[str] = []
@@ -48,7 +50,9 @@ def disk_full(log: Log) -> Iterator[Finding]:
         export TMPDIR=/scratch/$USER HF_HOME=/scratch/$USER/hf
         python train.py --output-dir /scratch/$USER/run1 --save-total-limit 2
     """
-    yield from ending(disk_full, log)
+    of_shm = no_space_for_semaphores(log)
+    others = tuple(line for line in log.lines if line not in of_shm)
+    yield from ending(disk_full, replace(log, lines=others) if of_shm else log)
 
 
 @cause(

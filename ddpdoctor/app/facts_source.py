@@ -14,11 +14,16 @@ from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.system.machine import this_machine
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["UnreadableError", "facts_for", "load_facts", "text_of"]
 
 MAX_FACTS_BYTES = 64 << 20
 """Facts of a node of 16 GPUs are below 1 MiB."""
+
+
+ANSWER_SECONDS = 10.0
+"""How long a file may take: a named pipe without a writer, or a dead mount, never answers."""
 
 
 class UnreadableError(Exception):
@@ -74,13 +79,19 @@ def text_of(path: Path) -> str:
         if str(path) == "-":
             data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
         else:
-            with path.open("rb") as file:
-                data = file.read(MAX_FACTS_BYTES + 1)
+            data = call_with_timeout(lambda: _bytes_of(path), ANSWER_SECONDS)
+    except CallTimeout as late:
+        raise UnreadableError(f"{path}: {late}") from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     if len(data) > MAX_FACTS_BYTES:
         raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, which facts never are")
     return data.decode("utf-8-sig", "replace")
+
+
+def _bytes_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FACTS_BYTES + 1)
 
 
 def _look(

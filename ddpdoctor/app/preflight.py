@@ -81,10 +81,13 @@ def _as_shown(report: Report, facts: Facts, plan: PreflightPlan) -> Report:
 
 def _gather(plan: PreflightPlan) -> Observed:
     """The facts of this machine and of its ranks; of all nodes of the job where there are several."""
-    from ddpdoctor.app.probe_run import Probing, folders_of, refusal
+    from ddpdoctor.app.line_elsewhere import unprobed
+    from ddpdoctor.app.probe_run import Probing, folders_of, refusal, too_many
     from ddpdoctor.facts.nodes import Form
 
-    gap = refusal(plan.line) if plan.probes and plan.line is not None else None
+    gap = None
+    if plan.probes and plan.line is not None:
+        gap = unprobed(plan.line_facts) or refusal(plan.line) or too_many(plan.line_facts)
     is_rank = (
         plan.job is not None and plan.job.form == Form.ENV
     )  # then the command is of one rank, which joins the others
@@ -109,12 +112,13 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
             if plan.probes and refused is None:
                 probing.start_early()
             from ddpdoctor.app.facts_source import facts_for
+            from ddpdoctor.app.line_elsewhere import without_what_is_elsewhere
 
             progress.phase("looking at this machine")
             python = None if line is None or line.startup is None else line.startup.python
             facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line), python)
             if line is not None:
-                facts = replace(facts, launch=line.launch, startup=line.startup)
+                facts = without_what_is_elsewhere(replace(facts, launch=line.launch, startup=line.startup), line)
             if refused is not None:
                 facts = replace(facts, gaps=(*facts.gaps, refused))
             elif plan.probes:

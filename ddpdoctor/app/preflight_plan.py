@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ddpdoctor.app.request import UsageError
+
 if TYPE_CHECKING:
     from ddpdoctor.app.lint_scripts import ScriptOutcomes
     from ddpdoctor.app.request import Request
@@ -77,7 +79,15 @@ class Observed:
 
 
 def plan_of(request: Request, options: PreflightOptions) -> PreflightPlan:
-    """The plan of one check."""
+    """The plan of one check.
+
+    Raises:
+        UsageError: a launch line beside saved facts, which would not be judged.
+    """
+    if request.facts is not None and request.launch is not None:
+        raise UsageError(
+            "--facts judges a saved machine without a launch line; judge the line with ddpdoctor lint -- …"
+        )
     plan = PreflightPlan(request, options, _line(request))
     if options.is_alone or request.facts is not None:
         return plan

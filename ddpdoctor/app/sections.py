@@ -68,9 +68,7 @@ def _state(facts: Facts, report: Report, area: str) -> SectionState:
 
 def _nodes_state(facts: Facts) -> SectionState:
     nodes = facts.nodes
-    if nodes is None or nodes.missing or nodes.lacking or len(nodes.nodes) < (nodes.expected or 0):
-        return SectionState.ERROR
-    return SectionState.OK
+    return SectionState.OK if nodes is not None and nodes.is_complete else SectionState.ERROR
 
 
 def _unknown_of_launch(facts: Facts) -> str | None:
@@ -168,13 +166,13 @@ def _nodes(facts: Facts) -> str:
     nodes = facts.nodes
     assert nodes is not None
     first = nodes.nodes[0]
-    count = max(nodes.expected or 0, len(nodes.nodes)) if not nodes.missing and not nodes.lacking else len(nodes.nodes)
+    count = nodes.joined_count
     unit = "rank" if first.form == Form.ENV else "node"
     place = f"{first.master_addr}:{first.master_port}"
-    if nodes.expected and len(nodes.nodes) < nodes.expected:
-        missing = ", ".join(str(number) for number in nodes.missing[:4]) if nodes.missing else ""
-        who = f" (missing: {unit} {missing})" if missing else ""
-        return f"{len(nodes.nodes)} of {nodes.expected} joined at {place}{who}"
+    if nodes.absent_count:
+        absent = ", ".join(str(number) for number in nodes.absent[:4]) + (", …" if len(nodes.absent) > 4 else "")
+        who = f" (missing: {unit} {absent})" if absent else ""
+        return f"{count} of {count + nodes.absent_count} joined at {place}{who}"
     names = ", ".join(node.host for node in nodes.nodes[:4]) + (", …" if count > 4 else "")
     slowest = max((link.latency_seconds or 0.0 for link in nodes.links), default=0.0)
     narrowest = min((link.gb_per_s for link in nodes.links if link.gb_per_s), default=None)

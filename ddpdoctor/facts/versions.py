@@ -62,7 +62,6 @@ class Versions(Section):
     torch_abi: str | None = None
     torch_archs: tuple[str, ...] = ()
     torches: tuple[TorchPlace, ...] = ()
-    has_libuv: bool | None = None
     nccl_is_static: bool | None = None
     nccl_libraries: tuple[NcclLibrary, ...] = ()
     nccl_required: str | None = None

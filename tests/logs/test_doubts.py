@@ -176,3 +176,14 @@ def test_a_timeout_long_after_it_or_of_another_gpu_is_a_cause(tmp_path: Path, at
 def test_a_fault_of_a_program_alone_is_no_noise(tmp_path: Path) -> None:
     only = _report(tmp_path, XID.format(at="100.000001", bus="3b", code=31)).findings[0]
     assert (only.code, only.role) == ("GPU043", Role.CAUSE)
+
+
+def test_the_fix_of_an_exception_names_its_place_and_the_whole_traceback(tmp_path: Path) -> None:
+    found = next(each for each in _report(tmp_path, f"starting\n{RAISED}").findings if each.code == "LOG500")
+    assert found.fix == f"Correct /job/fit.py:31; full traceback: {tmp_path / 'out.log'}:2-5."
+
+
+def test_of_one_rank_that_raised_it_is_said_what_to_compare(tmp_path: Path) -> None:
+    text = "[rank0]: step 1\n" + "".join(f"[rank2]: {line}\n" for line in RAISED.splitlines())
+    found = next(each for each in _report(tmp_path, text).findings if "fit.py" in each.fix)
+    assert "only rank 2 raised it" in found.fix

@@ -52,7 +52,7 @@ def test_an_exception_is_answered_with_a_command(tmp_path: Path, raised: str, co
         ("main", "AssertionError", "print both of its sides"),
         ("main", "ZeroDivisionError: division by zero", "the divisor at /job/train.py:9"),
         ("load_checkpoint", "KeyError: 'optimizer'", "The checkpoint has no key optimizer"),
-        ("main", "KeyError: 'momentum'", "Add momentum to the mapping"),
+        ("main", "KeyError: 'momentum'", "Correct /job/train.py:9; full traceback: "),
         ("main", "IndexError: list index out of range", "the length at /job/train.py:9"),
     ],
 )

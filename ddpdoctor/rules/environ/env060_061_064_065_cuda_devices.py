@@ -14,10 +14,10 @@ from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.task_counts import option, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD, about
 from ddpdoctor.rules.launch.pointing import after, point, replace_word, revalue, shown
-from ddpdoctor.rules.launch.scheduler.counting import option, tasks_per_node
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

@@ -12,10 +12,10 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.launch.ranks_here import ranks_here
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD
 from ddpdoctor.rules.launch.pointing import point, replace_word
-from ddpdoctor.rules.launch.ranks_here import ranks_here
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import Host, local_ranks, readable
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions, numbers
@@ -46,7 +47,12 @@ CUMEM_DRIVER_CUDA = 12_060
     ),
 )
 def shm_too_small_for_nccl(
-    host: Host, environ: Environ, gpu: Gpu, topo: Topo | None = None, versions: Versions | None = None
+    host: Host,
+    environ: Environ,
+    gpu: Gpu,
+    topo: Topo | None = None,
+    versions: Versions | None = None,
+    job: Job | None = None,
 ) -> Iterator[Finding]:
     """/dev/shm is too small for NCCL's shared memory transport.
 
@@ -72,7 +78,7 @@ def shm_too_small_for_nccl(
     ## Source
     NCCL transport/shm.cc: one receive buffer is 4096 + 524288 + 4915200 + 4194304 bytes.
     """
-    ranks = local_ranks(environ, gpu) or 0
+    ranks = local_ranks(environ, gpu, job) or 0
     need_gpus(gpu)
     if ranks < 2:
         not_here("fewer than two ranks on this node")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import Host, local_ranks, readable
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import container_of
@@ -36,7 +37,9 @@ FULL_BYTES = 1 << 20
         r"unable to (write to|resize) file <[^>]*>[^\n]*No space left on device",
     ),
 )
-def shm_too_small_for_dataloader(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def shm_too_small_for_dataloader(
+    host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """/dev/shm is too small for the batches of DataLoader workers.
 
     ## Why it matters
@@ -65,10 +68,10 @@ def shm_too_small_for_dataloader(host: Host, environ: Environ, gpu: Gpu | None =
             fix_command="mount -t tmpfs -o size=16g tmpfs /dev/shm",
         )
         return
-    has_nccl = gpu is not None and bool(gpu.devices) and (local_ranks(environ, gpu) or 0) >= 2
+    free = host.need(host.shm_free_bytes, "shm_free_bytes")
+    has_nccl = gpu is not None and bool(gpu.devices) and (local_ranks(environ, gpu, job) or 0) >= 2
     if has_nccl and environ.settings.get("NCCL_SHM_DISABLE") != "1":
         return  # HOST001 asks for more than this
-    free = host.need(host.shm_free_bytes, "shm_free_bytes")
     if free > SMALL_BYTES:
         return
     left = sum(leftover.size_bytes for leftover in host.shm_leftovers if leftover.owner == "dead")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.host import Host, local_ranks
+from ddpdoctor.facts.host import Host, world_ranks
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
@@ -30,7 +31,11 @@ COMFORTABLE = 4096
     ),
 )
 def open_files_limit_low(
-    host: Host | None = None, environ: Environ | None = None, gpu: Gpu | None = None, probe: Probe | None = None
+    host: Host | None = None,
+    environ: Environ | None = None,
+    gpu: Gpu | None = None,
+    probe: Probe | None = None,
+    job: Job | None = None,
 ) -> Iterator[Finding]:
     """The limit of open files is too low for this job.
 
@@ -60,8 +65,7 @@ def open_files_limit_low(
     assert host is not None
     assert environ is not None
     limit = host.need(host.limits.open_files, "limits")
-    ranks = local_ranks(environ, gpu) or 1
-    world = max(environ.world_size or 0, ranks)
+    world = world_ranks(environ, gpu, job)
     need = 64 + 32 * world
     if limit.is_below(LEAST + 4 * world):
         severity = Severity.ERROR
@@ -73,12 +77,17 @@ def open_files_limit_low(
         return
     wanted = 65_536 if limit.hard < 0 else min(65_536, limit.hard)
     can_raise = wanted >= need
+    by_root = "root raises it with LimitNOFILE, limits.conf or docker run --ulimit nofile=65536:65536."
+    if not can_raise:
+        fix = f"The hard limit is {limit.hard}: {by_root}"
+    elif wanted < 65_536:
+        fix = f"Run `ulimit -n {wanted}` where the job is started. That is the hard limit; {by_root}"
+    else:
+        fix = ""
     yield Finding(
         f"the open files limit is {limit.soft}; {world} rank{'s need' if world > 1 else ' needs'} {need} or more",
         (Evidence("host.limits.open_files.soft", str(limit.soft), f"at least {need}"),),
-        fix=""
-        if can_raise
-        else f"Ask root: the hard limit is {limit.hard}. LimitNOFILE, limits.conf or --ulimit nofile raise it.",
+        fix=fix,
         fix_command=f"ulimit -n {wanted}" if can_raise else None,
         severity=severity,
     )

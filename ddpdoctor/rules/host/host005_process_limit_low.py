@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
+from ddpdoctor.facts.job import Job
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
@@ -26,7 +28,9 @@ COMFORTABLE_A_GPU = 512
         r"what\(\): +(thread: )?Resource temporarily unavailable",
     ),
 )
-def process_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def process_limit_low(
+    host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """The limit of processes and threads leaves too few for this job.
 
     ## Why it matters
@@ -47,19 +51,28 @@ def process_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> I
         # after
         docker run --pids-limit=-1 IMAGE torchrun --nproc-per-node 8 train.py
     """
-    ranks, has_gpu = local_ranks(environ, gpu) or 1, gpu is not None and bool(gpu.devices)
+    ranks, has_gpu = local_ranks(environ, gpu, job) or 1, gpu is not None and bool(gpu.devices)
     threads = 1 if ranks > 1 else host.cpus_allowed or 1  # torchrun gives each of several ranks one OpenMP thread
     least = ranks * ((50 if has_gpu else 12) + (environ.integer("OMP_NUM_THREADS") or threads))
     good = ranks * COMFORTABLE_A_GPU if has_gpu else least
-    for path, what, free in _limits(host):
-        if free >= max(least, good):
-            continue
+    found = [limit for limit in _limits(host) if limit[2] < max(least, good)]
+    if not found:
+        _need_limits(host)
+    for path, what, free in found:
         expected = least if free < least else good
         yield Finding(
             f"{what} allows {free} more; {ranks} rank{'s need' if ranks > 1 else ' needs'} {expected} or more",
             (Evidence(path, str(free), f"at least {expected}"),),
             severity=None if free < least else Severity.WARNING,
         )
+
+
+def _need_limits(host: Host) -> None:
+    """Skip the rule where a limit that may bind was not read; a machine without control groups has none of theirs."""
+    host.need(host.limits.processes, "limits")
+    gap = host.gap("cgroup")
+    if gap is None or gap.why is not Why.NOT_HERE:
+        host.need(host.cgroup, "cgroup")
 
 
 def _limits(host: Host) -> Iterator[tuple[str, str, int]]:

@@ -9,23 +9,26 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import Host, count_cpus, local_ranks
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import container_of
+from ddpdoctor.launch.ranks_here import ranks_here
+from ddpdoctor.launch.task_counts import number, option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import point, shown
-from ddpdoctor.rules.launch.ranks_here import ranks_here
-from ddpdoctor.rules.launch.scheduler.counting import number, option
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
 
 
 @cause("HOST007", "cpu-oversubscribed", Severity.WARNING)
-def cpu_oversubscribed(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def cpu_oversubscribed(
+    host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """The ranks of this node and their OpenMP threads outnumber the CPUs that they may use.
 
     ## Why it matters
@@ -46,9 +49,10 @@ def cpu_oversubscribed(host: Host, environ: Environ, gpu: Gpu | None = None) -> 
         export OMP_NUM_THREADS=4
         torchrun --nproc-per-node 8 train.py
     """
-    ranks, threads = local_ranks(environ, gpu) or 1, environ.integer("OMP_NUM_THREADS") or 1
+    ranks, threads = local_ranks(environ, gpu, job) or 1, environ.integer("OMP_NUM_THREADS") or 1
     cpus = host.need(host.cpus_allowed, "cpus_allowed")
-    if environ.local_rank is not None and cpus < (host.cpus_online or cpus):
+    is_of_line = job is not None and job.ranks_per_node is not None
+    if not is_of_line and environ.local_rank is not None and cpus < (host.cpus_online or cpus):
         ranks = 1  # this is one rank, bound to CPUs of its own
     if threads < 1 or ranks * threads <= cpus:
         return

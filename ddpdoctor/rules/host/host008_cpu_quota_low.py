@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.host import UNLIMITED, Host, local_ranks
+from ddpdoctor.facts.job import Job
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
 
 @cause("HOST008", "cpu-quota-low", Severity.WARNING)
-def cpu_quota_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def cpu_quota_low(host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None) -> Iterator[Finding]:
     """The control group gives a rank fewer than two CPUs.
 
     ## Why it matters
@@ -34,7 +35,7 @@ def cpu_quota_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Itera
     if host.cgroup is None or host.cgroup.cpu_quota is None:
         host.need(host.cgroup, "cgroup")
         return
-    quota, ranks = host.cgroup.cpu_quota, local_ranks(environ, gpu)
+    quota, ranks = host.cgroup.cpu_quota, local_ranks(environ, gpu, job)
     if quota == UNLIMITED or quota >= 2 * (ranks or 1):
         return
     count = f"{ranks} rank{'s' * (ranks > 1)}" if ranks else "1 rank"

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import UNLIMITED, Cgroup, Host, local_ranks, readable, visible_gpus
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import bytes_of, container_of
+from ddpdoctor.launch.ranks_here import ranks_here
+from ddpdoctor.launch.task_counts import option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import point, revalue, shown
-from ddpdoctor.rules.launch.ranks_here import ranks_here
-from ddpdoctor.rules.launch.scheduler.counting import option
 from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ GPU_SPACE_LEAST_BYTES = 8 << 30
     Severity.ERROR,
     signatures=("oom[-_]kill event", "cgroup out-of-memory handler", "OOMKilled", r"task \d+: Out Of Memory"),
 )
-def memory_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def memory_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None) -> Iterator[Finding]:
     """The memory limit of the control group, or of each process, is too low for the ranks of this node.
 
     ## Why it matters
@@ -69,7 +70,10 @@ def memory_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None) -> It
     yield from of_a_process
     if of_a_process and host.cgroup is None:
         return
-    yield from _of_the_group(host.need(host.cgroup, "cgroup"), gpus, local_ranks(environ, gpu) or 1)
+    ranks = local_ranks(environ, gpu, job) or 1
+    if job is not None and job.ranks_per_node is not None:
+        gpus = min(gpus, ranks)
+    yield from _of_the_group(host.need(host.cgroup, "cgroup"), gpus, ranks)
 
 
 def _of_a_process(host: Host, gpus: int) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ def numa_node_without_memory(host: Host, gpu: Gpu) -> Iterator[Finding]:
         torchrun --nproc-per-node 8 train.py
     """
     need_gpus(gpu, 2)
+    host.need(host.numa_nodes or None, "numa_nodes")
     empty = [node for node in host.numa_nodes if count_cpus(node.cpus) and node.memory_bytes == 0]
     if not empty:
         return

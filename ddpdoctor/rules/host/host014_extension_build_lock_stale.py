@@ -46,6 +46,8 @@ def extension_build_lock_stale(host: Host) -> Iterator[Finding]:
     ## Source
     torch/utils/file_baton.py: the builder keeps the file open as long as it lives.
     """
+    if not host.extension_locks and host.gap("extension_locks") is not None:
+        host.need(None, "extension_locks")
     for i, lock in enumerate(host.extension_locks):
         if _is_stale(lock):
             yield Finding(

@@ -33,6 +33,7 @@ def numa_balancing_on(host: Host, gpu: Gpu) -> Iterator[Finding]:
         kernel.numa_balancing = 0
     """
     need_gpus(gpu)
+    host.need(host.numa_nodes or None, "numa_nodes")
     if len(host.numa_nodes) > 1 and host.numa_balancing:
         yield Finding(
             f"kernel.numa_balancing is on with {len(host.numa_nodes)} NUMA nodes; it slows GPU nodes down",

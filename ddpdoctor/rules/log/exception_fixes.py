@@ -172,14 +172,9 @@ def _division(raised: Traceback) -> ExceptionFix:
 
 def _key(raised: Traceback) -> ExceptionFix | None:
     key = _KEY.match(raised.message.strip())
-    if key is None:
-        return None
-    if any(_OF_CHECKPOINT.search(frame.function) for frame in raised.frames):
-        text = f"The checkpoint has no key {key['key']}: print its keys {_at(raised)} and load what it holds"
-        return ExceptionFix(text)
-    return ExceptionFix(
-        f"Add {key['key']} to the mapping that is read {_at(raised)}, or print its keys to find the right name"
-    )
+    if key is None or not any(_OF_CHECKPOINT.search(frame.function) for frame in raised.frames):
+        return None  # the place of the code that reads the mapping is what there is to correct
+    return ExceptionFix(f"The checkpoint has no key {key['key']}: print its keys {_at(raised)} and load what it holds")
 
 
 def _index(raised: Traceback) -> ExceptionFix:

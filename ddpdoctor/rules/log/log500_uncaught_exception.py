@@ -210,6 +210,7 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
     return Finding(
         f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        fix=_fix(log, group, "" if own is None else own.text),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
             node_rank=first.who.node_rank if group.count == 1 else None,
@@ -220,12 +221,24 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
         ),
         ranks=group.ranks,
         quote=shortened(says),
-        fix=own.text if own is not None else "",
         fix_command=own.command if own is not None else None,
         undetermined=why or undetermined,
         certainty=Certainty.CANDIDATES if why or undetermined else Certainty.CERTAIN,
         candidates=tuple(each.rule.code for each in CANDIDATES.get(why, ())),
     )
+
+
+def _fix(log: Log, group: _Group, own: str) -> str:
+    """What to do after this exception, what to compare where only some ranks raised, and where the traceback is."""
+    first, place = group.first, group.first.place
+    name = log.sources[first.source].name
+    lines = f"{first.begin}-{first.number}" if 0 < first.begin < first.number else str(first.number)
+    parts = [own or ("Correct the script" if place is None else f"Correct {place.file}:{place.line}")]
+    if group.ranks and _all_ranks(log) - set(group.ranks):
+        who = names_of(group.ranks, ())
+        parts.append(f"only {who} raised it: compare its data, files and arguments with those of another rank")
+    parts.append(f"full traceback: {name}:{lines}")
+    return "; ".join(parts) + "."
 
 
 @cause("LOG500", "uncaught-exception", Severity.ERROR, stage=CausalStage.DEATH)
@@ -237,8 +250,8 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     the end of the log. The place named here is the innermost frame of the job's own code.
 
     ## Fix
-    Read the traceback at the place that the evidence names; run the same command on one process to see it alone. For a missing
-    module, a missing file, a refused permission, an assertion, a division or a missing key the finding says what to type.
+    Correct the script at the place that the finding names; the full traceback is at the lines of the log that it names. For a
+    missing module, file, key or permission, an assertion or a division the finding says what to type.
 
     ## Example
 

@@ -21,7 +21,7 @@ SOURCES = {
 """Packages that the registry does not have, or has another one of this name."""
 
 
-@cause("LAUNCH522", "package-not-installed", Severity.ERROR)
+@cause("LAUNCH522", "package-not-installed", Severity.ERROR, explains=("VERSION503",))
 def package_not_installed(launch: Launch, startup: Startup) -> Iterator[Finding]:
     """The script imports a package at its top that the interpreter which runs it does not have.
 

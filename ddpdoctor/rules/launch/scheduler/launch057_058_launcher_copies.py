@@ -14,9 +14,9 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.task_counts import TASKS, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, point, remove, revalue
-from ddpdoctor.rules.launch.scheduler.counting import TASKS, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules.node_findings import only_met
 
 if TYPE_CHECKING:

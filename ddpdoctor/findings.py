@@ -122,6 +122,8 @@ class Speaker(str, Enum):
     """A launcher that sums up how its processes ended: its line explains no other."""
     SCHEDULER = "scheduler"
     """The scheduler that ended the job."""
+    PERSON = "person"
+    """A process that somebody interrupted with SIGINT: whatever else is told then follows from that."""
     KERNEL = "kernel"
     """The kernel, of a program that failed on a GPU."""
 

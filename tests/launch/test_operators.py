@@ -559,3 +559,12 @@ def test_a_job_of_many_pods_says_how_many_are_imagined() -> None:
     assert environ(jobs[0])["WORLD_SIZE"] == "1000000000"
     assert any("999999999 pods" in each for each in left_out)
     assert codes(*jobs) == []
+
+
+def test_pods_that_are_each_a_world_of_their_own_have_no_duplicate_ranks() -> None:
+    """A JobSet of the documentation names a master and forgets the number of nodes: four jobs of one node."""
+    job = job_of(
+        workload("JobSet", JOBSET, "torchrun --nproc-per-node=1 --master-addr=fit-w-0-0.fit --master-port=3389 a.py")
+    )
+    assert [process.world_size for process in job.job.processes] == [1, 1]
+    assert codes(job) == ["LAUNCH070"]

@@ -95,7 +95,7 @@ def _line(
         files=files,
     )
     host = member.place.host if member.place.hostname is None else None
-    return replace(line, host=host, marks=tuple(_marks(member, file, rows)))
+    return replace(line, host=host, marks=tuple(_marks(member, file, rows)), pod=member.pod)
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
@@ -74,6 +75,8 @@ class Launched:
     group: int
     is_certain: bool = True
     is_background: bool = False
+    pod: Pod | None = None
+    """The pods of its job, for a manifest."""
 
 
 @dataclass(slots=True)

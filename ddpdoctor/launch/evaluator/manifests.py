@@ -69,7 +69,8 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
             for command in commands:
                 run = run_placed(command, version, budget)
                 found.left_out += run.left_out
-                started += _counted(run.launched, pod.world, count)
+                own = [replace(each, pod=pod.pod) for each in run.launched]
+                started += _counted(own, pod.world, count)
                 launched += len(run.launched)
                 count += bool(run.launched)
         room -= min(room, len(work.pods))

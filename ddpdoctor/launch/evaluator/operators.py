@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ddpdoctor.facts.launch.pod import Operator, Pod
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.objects import (
     MOST_PODS,
@@ -61,6 +62,8 @@ def _pytorchjob(job: WorkloadObject) -> None:
     nproc = job.spec.get("nprocPerNode")
     per_pod = number(nproc)
     made = job.manifest.made
+    is_elastic = job.spec.get("elasticPolicy") is not None
+    pod = Pod(Operator.PYTORCHJOB, job.into.name, None if is_elastic else total, is_elastic=is_elastic)
     for (role, each), count in zip(roles, counts, strict=True):
         spec = each.get("template", "spec")
         if spec is None:
@@ -85,7 +88,7 @@ def _pytorchjob(job: WorkloadObject) -> None:
             else:
                 own += _elastic(job, elastic, roles[-1][1], counts[-1])
             name = f"{job.host}-{role.lower()}-{index}"
-            job.into.pods.append(ImaginedPod(name, spec, "", len(job.into.pods), after=tuple(own)))
+            job.into.pods.append(ImaginedPod(name, spec, "", len(job.into.pods), after=tuple(own), pod=pod))
 
 
 def _port(role: At) -> str:

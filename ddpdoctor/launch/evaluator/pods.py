@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.record import StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.cluster import Allocation
@@ -58,6 +59,8 @@ class ImaginedPod:
     slots: int | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     """Files that the operator mounts."""
+    pod: Pod | None = None
+    """What rules on pods need to know of its job."""
     is_passive: bool = False
     """It may wait for others to start something in it."""
     entrypoint: At | None = None

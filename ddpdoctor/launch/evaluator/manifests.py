@@ -26,7 +26,7 @@ from ddpdoctor.launch.rendezvous import plan_of
 
 __all__ = ["imagined_manifest_jobs", "pods_of_manifest"]
 
-MOST_STATEMENTS = 15_000
+MOST_STATEMENTS = 8_000
 """Statements that all shells of a manifest execute."""
 MOST_PODS = 512
 """Pods of all objects together."""

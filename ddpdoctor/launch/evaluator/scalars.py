@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ddpdoctor.facts.launch.words import Mark
 from ddpdoctor.launch.evaluator.values import NOT_KNOWN, Origin, Value, text_value
 from ddpdoctor.launch.manifests.yaml_nodes import At, text_of
 
@@ -70,6 +71,8 @@ class Manifest:
     text: str
     file: str
     rows: list[int] = field(default_factory=list)
+    known: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Places that were looked up, by scalar: all pods of a template ask for the same ones."""
 
     def __post_init__(self) -> None:
         self.rows = [0, *(found.end() for found in re.finditer("\n", self.text))]
@@ -91,12 +94,18 @@ class Manifest:
 
     def inside(self, at: At, expansion: Expansion) -> Callable[[int, int], Origin]:
         """Where the characters of a scalar's text are written, after its references were replaced."""
-        place = at.places(self.text)
+        known = self.known.setdefault(id(at.node), {})
+        places: list[Callable[[int], Mark]] = []
 
         def offset(index: int) -> int:
-            mark = place(expansion.source_of(index))
-            row = min(mark.line, len(self.rows)) - 1
-            return self.rows[row] + mark.column - 1
+            source = expansion.source_of(index)
+            if source not in known:
+                if not places:
+                    places.append(at.places(self.text))
+                mark = places[0](source)
+                row = min(mark.line, len(self.rows)) - 1
+                known[source] = self.rows[row] + mark.column - 1
+            return known[source]
 
         def origin(start: int, end: int) -> Origin:
             begin = offset(start)

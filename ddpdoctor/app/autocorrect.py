@@ -61,9 +61,10 @@ class Autocorrect:
         if not corrections:
             return _at_its_node(finding, launch)
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
-        finding = replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
+        text = "\n".join(tidy(each.source) for each in lines)
+        finding = replace(finding, fix_command=text, line_edits=())
         if len(launch.nodes) < 2:
-            return finding
+            return replace(finding, fix_commands=tuple(NodeCommand(each.on, text) for each in finding.fix_commands))
         commands = (NodeCommand(f"node {each.node}", tidy(each.source)) for each in lines if each.node is not None)
         return replace(finding, fix_commands=tuple(commands))
 

@@ -79,10 +79,10 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
         error[LAUNCH058]: srun starts 8 torchruns per node; expected 1
 
         # before
-        srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+        srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
 
         # after
-        srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+        srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     if nodes is not None:
         yield from _several_tasks(nodes)
@@ -109,7 +109,8 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
         edits = _one_per_node(outer, given, count, meant) if here else [after(outer.program, "--ntasks-per-node=1")]
         where = given.value_word if here else outer.program
         place = "per node" if meant == 1 else f"on {meant} nodes"
-        text = f"{outer.name} starts {count} {_name(starter)}s {place}; expected {meant}"
+        copies = f"{count} torchruns" if _name(starter) == "torchrun" else f"{count} copies of {_name(starter)}"
+        text = f"{outer.name} starts {copies} {place}; expected {meant}"
         yield point(launch, line, where, text, f"{meant}", edits, label="each one starts all ranks")
 
 

@@ -115,5 +115,5 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
             if edits is None and dest == "nnodes" and line.layer(LauncherKind.SRUN) is None:
                 edits = [revalue(given, "1")]
             text = f"{given.written} is empty"
-            label = "variable is not set in this shell"
+            label = "its variable is not set here"
             yield point(launch, line, given.value_word, text, "a number", edits, label=label)

@@ -15,6 +15,7 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.hang.pyspy import find_pyspy
 from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
 from ddpdoctor.engine import examine
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules.views import hang_rules
@@ -33,6 +34,7 @@ AREAS = ("host", "log", "probe", "script")
 ALIKE = "the ranks stand still, and /proc alone does not tell them apart; py-spy shows where each one waits: pip install py-spy"
 RAS_SECONDS = 10.0
 IDLE_SHARE = 0.05
+MOST_HOSTS = 4
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,33 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     else:
         facts, failures = _look(request, options, started)
     report = examine(facts, rules, command="hang", started=started, failures=failures)
+    inputs = _inputs(options.pids, facts.hang)
+    if request.facts is not None:
+        inputs = (_saved_input(str(request.facts), facts, failures),)
+    report = replace(report, inputs=inputs, subject=_subject(facts))
     if not report.findings and not request.quiet and _are_alike(facts):
         request.listener.notice(ALIKE)
     return report, facts
+
+
+def _subject(facts: Facts) -> str:
+    """`3 ranks on gpu-07`."""
+    processes = facts.hang.processes if facts.hang is not None else ()
+    if not processes:
+        return ""
+    hosts = list(dict.fromkeys(process.host or facts.hostname for process in processes))
+    where = ", ".join(hosts[:MOST_HOSTS]) + (f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else "")
+    return f"{len(processes)} rank{'' if len(processes) == 1 else 's'} on {where}"
+
+
+def _saved_input(path: str, facts: Facts, failures: Sequence[str]) -> ExaminedInput:
+    """The file of saved facts, with the ranks that it holds something of."""
+    if failures or facts.hang is None:
+        reason = failures[0] if failures else "facts without ranks: they were not collected while the job was stuck"
+        return ExaminedInput(path, "facts", is_understood=False, reason=reason.removeprefix(f"read {path}: "))
+    hang = facts.hang
+    ranks = {each.rank for group in (hang.dumps, hang.stacks, hang.processes) for each in group}
+    return ExaminedInput(path, "facts", ranks=tuple(sorted(rank for rank in ranks if rank is not None)))
 
 
 def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts, tuple[str, ...]]:
@@ -68,7 +94,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     machine = this_machine(seconds_left(request))
     for pid in options.pids:
         if not os.path.exists(f"/proc/{pid}"):
-            raise UsageError(f"{pid}: no process has this id")
+            raise UsageError(f"PID {pid}: no such process")
     if options.has_stacks and not request.quiet and find_pyspy(machine.environ) is not None:
         request.listener.notice("reading stacks with py-spy --nonblocking: the ranks are not stopped")
     hang, failures = _ranks(machine, options)
@@ -90,17 +116,38 @@ def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...
     try:
         hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
     except CallTimeout as late:
-        return Hang(), (f"look at the ranks: {late}",)
-    return hang, () if hang.processes else (_why_none(options.pids, hang),)
+        return Hang(), (f"the ranks were not examined: {late}",)
+    return hang, () if hang.processes or hang.not_ranks else (_why_none(options.pids, hang),)
+
+
+def _inputs(pids: Sequence[int], hang: Hang | None) -> tuple[ExaminedInput, ...]:
+    """The processes that the user named, and which of them are not ranks."""
+    if hang is None:
+        return ()
+    ranks = tuple(sorted(each.rank for each in hang.processes if each.rank is not None)) if len(pids) == 1 else ()
+    reasons = {each.pid: each.reason for each in hang.not_ranks}
+    return tuple(
+        ExaminedInput(
+            f"pid {pid}",
+            "process",
+            is_understood=pid not in reasons,
+            ranks=ranks,
+            reason=reasons.get(pid),
+            is_named=True,
+        )
+        for pid in pids
+    )
 
 
 def _why_none(pids: Sequence[int], hang: Hang) -> str:
     if pids:
-        return f"look at {', '.join(map(str, pids))}: no rank there"
+        return f"pid {', '.join(map(str, pids))}: ended before it was examined"
     hidden = [gap.reason for gap in hang.gaps if gap.path == "hang.processes"]
     if hidden:
-        return f"find a rank among the processes that may be read: {hidden[0]}, or the user who started the job"
-    return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+        return f"no rank found among the processes that may be read: {hidden[0]}, or the user who started the job"
+    return (
+        "no rank found: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+    )
 
 
 def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
@@ -112,7 +159,7 @@ def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[
     try:
         ras = ras_of(*ask(variables, RAS_SECONDS))
     except (OSError, ValueError) as error:
-        return facts, (f"ask NCCL's RAS: {error}",)
+        return facts, (f"NCCL's RAS did not answer: {error}",)
     return replace(facts, hang=replace(hang, ras=ras)), ()
 
 

@@ -6,8 +6,8 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.progress import reporting
@@ -16,35 +16,48 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.script_judging import JudgedScript, ScriptJudging, judge_script
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.engine import Outcome, extended
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, load
+from ddpdoctor.scripts.syntax.parsing import parse
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
 
-__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by", "with_scripts"]
+__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by"]
 
 AREA = "script"
 PROCESSES = 2
 MANY = 40
 """Files from which on a second process is worth its start."""
+MOST_PARSED = 100
+"""Files without distributed training whose syntax is looked at, to say how many have errors."""
 CHUNK = 4
 COLLECT_AFTER = 96
 
 
 @dataclass(slots=True)
 class ScriptOutcomes:
-    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do."""
+    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do.
+
+    `inputs` are the scripts as the report tells of them; `passed_over` the files of folders that do not concern training,
+    `broken` those of them that are not Python (the first MOST_PARSED are parsed).
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
+    inputs: list[ExaminedInput] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
 
     def added_to(self, report: Report) -> Report:
         """The report extended by these outcomes."""
-        return extended(report, self.outcomes, self.rules, tuple(self.failures))
+        report = extended(report, self.outcomes, self.rules, tuple(self.failures))
+        return replace(report, inputs=(*report.inputs, *self.inputs))
 
 
 def named_by(lines: Iterable[LaunchLine]) -> dict[str, tuple[LaunchLine, ...]]:
@@ -63,29 +76,23 @@ def _short(path: str) -> str:
     return path if below.startswith("..") else below
 
 
-def with_scripts(
-    report: Report, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
-) -> Report:
-    """The report with what `judge_scripts` says."""
-    return judge_scripts(paths, lines, known, request).added_to(report)
-
-
-def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
-    """What is wrong in these scripts, in folders of them, and in the scripts that the lines start.
+def judge_scripts(named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
+    """What is wrong in these scripts, and in those that the lines start.
 
     Args:
         known: the facts that scripts are judged with; those of a launch line take the place of its `launch`.
     """
     started = named_by(lines)
-    found = find([*paths, *map(_short, started)])
+    given = set(named.given)
+    found = find(map(_short, started), named)
     by_path = {os.path.realpath(path): starts for path, starts in started.items()}
     rules = rules_for(request, (AREA,))
     left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
     reading = ScriptOutcomes(rules=rules, failures=list(found.failures))
     with reporting(request.listener, enabled=len(found.paths) >= MANY) as progress:
         progress.phase(f"reading {len(found.paths)} scripts")
-        texts, unread = _texts(found, {*by_path}, request)
-        reading.failures += unread
+        texts = _texts(found, {*by_path}, request, reading)
+        reading.inputs += [_examined(each, is_named=each.source.path in given) for each in texts]
         beside = with_modules([each.source for each in texts])
         end = time.monotonic() + seconds_left(request)
         plan = ScriptJudging(rules, known, by_path, beside, frozenset(left_out), end)
@@ -101,22 +108,51 @@ def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Fact
     return reading
 
 
-def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[ScriptText], list[str]]:
-    """What is to be judged, and what could not be read. Of a folder, files that do not concern training are passed over."""
+def _texts(found: Scripts, started: set[str], request: Request, reading: ScriptOutcomes) -> list[ScriptText]:
+    """What is to be judged. Of a folder, files that do not concern training are passed over."""
     texts = []
-    failures = []
     for at, path in enumerate(found.paths):
         if seconds_left(request) <= 0:
-            failures.append(f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out")
+            left = f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out"
+            reading.failures.append(left)
             break
         try:
             text = read(path)
         except OSError as error:
-            failures.append(f"{path}: not read: {error.strerror}")
+            reading.failures.append(f"{path}: not read: {error.strerror}")
+            reason = (error.strerror or "not readable").lower()
+            is_named = path in found.given
+            reading.inputs.append(
+                ExaminedInput(path, _kind(path), is_understood=False, reason=reason, is_named=is_named)
+            )
             continue
         if text.concerns or path in found.given or os.path.realpath(path) in started:
             texts.append(text)
-    return texts, failures
+        elif len(reading.passed_over) < MOST_PARSED and _is_broken(text):
+            reading.broken.append(path)
+        else:
+            reading.passed_over.append(path)
+    return texts
+
+
+def _is_broken(text: ScriptText) -> bool:
+    return text.source.problem is not None or isinstance(parse(text.source.text), SourceProblem)
+
+
+def _kind(path: str) -> str:
+    return "notebook" if path.endswith(".ipynb") else "script"
+
+
+def _examined(text: ScriptText, *, is_named: bool) -> ExaminedInput:
+    """A script as the report tells of it."""
+    source, raw = text.source, text.source.text
+    reason = source.problem.message if source.problem is not None and not raw else None
+    if reason is None and not raw.strip():
+        reason = "empty" if text.raw is None else "it has no cell with Python"
+    lines = raw.count("\n") + (not raw.endswith("\n")) if raw else None
+    return ExaminedInput(
+        source.path, _kind(source.path), is_understood=reason is None, lines=lines, reason=reason, is_named=is_named
+    )
 
 
 def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iterator[JudgedScript]:

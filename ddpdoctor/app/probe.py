@@ -30,6 +30,11 @@ ENDING_SECONDS = 20.0
 STOPPED_SECONDS = 3.0
 """How long all ranks of this node may be stopped before the other nodes are told."""
 
+RANKS_PER_CPU = 4
+LEAST_BOUND = 64
+"""A node may start so many ranks, or four per CPU where that is more: a mistyped number must not fill its memory."""
+MOST_DIGITS = 9
+
 LOOK_SECONDS = 0.02
 LOCAL = "127.0.0.1"
 BACKENDS = ("auto", "nccl", "gloo")
@@ -61,6 +66,8 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
     Raises:
         UsageError: an option has no such value, or options contradict each other.
     """
+    if request.facts is not None:
+        raise UsageError("--facts with probe: ranks are probed on this machine only; expected no saved facts")
     node = _node(options)
     words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
     if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):
@@ -114,7 +121,10 @@ def _has_port(endpoint: str) -> bool:
 
 def _count(word: str) -> int:
     """How many ranks this node gets: torchrun's values, and `auto`: one per visible GPU, two without any."""
-    if word.isdecimal() and int(word) > 0:
+    if word.isdecimal() and word.strip("0"):
+        most = max(LEAST_BOUND, RANKS_PER_CPU * (os.cpu_count() or 1))
+        if len(word) > MOST_DIGITS or int(word) > most:
+            raise UsageError(f"--nproc-per-node {word:.60}: expected 1 to {most}, each of which imports torch")
         return int(word)
     if word == "cpu":
         return os.cpu_count() or CPU_RANKS

@@ -25,6 +25,7 @@ from ddpdoctor.system.timeouts import call_with_timeout
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
     from ddpdoctor.collectors.job import JobRun
+    from ddpdoctor.examined import ExaminedJob
     from ddpdoctor.findings import Report
 
 __all__ = ["FailureDiagnosis", "JobEnd", "RunOptions", "diagnose", "run_job"]
@@ -192,11 +193,17 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
     kernel = _kernel_log(folder, begun - end.started)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
-    report, _ = triaged(paths, replace(request, launch=None), started=begun, command="run")
+    found, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
+    report = replace(found, jobs=tuple(_ended(each, end.code) for each in found.jobs))
     if output.stat().st_size or kernel:
         return FailureDiagnosis(report, output)
     shutil.rmtree(folder)
     return FailureDiagnosis(report, None)
+
+
+def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
+    """The job with the exit code that `run` saw, which its output need not tell."""
+    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code)
 
 
 def _kernel_log(folder: Path, seconds: float) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.causality.arrange import in_order
 from ddpdoctor.causality.graph import CausalGraph
+from ddpdoctor.causality.groups import grouped
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker
 from ddpdoctor.logs.distances import FAR_LINES
@@ -39,7 +40,7 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
     if scheduled is not None:
         first, leading = scheduled, (-1, False)  # before every stage
     placed = [_with_role(f, graph, leading, first) for f in found]
-    return tuple(sorted(placed, key=lambda f: (*in_order(f), graph.position(f.code), _is_long_ago(f, log), f.code)))
+    return grouped(sorted(placed, key=lambda f: (*in_order(f), graph.position(f.code), _is_long_ago(f, log), f.code)))
 
 
 LOST_A_PEER = (Speaker.SURVIVOR, Speaker.STORE_CLIENT)

@@ -17,6 +17,7 @@ def triage(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
     ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only this job of several.")] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
     from ddpdoctor.app.triage import triaged
@@ -25,5 +26,5 @@ def triage(
     started = time.time()
     if not paths:
         raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
-    report, _ = triaged(paths, request, started=started)
+    report, _ = triaged(paths, request, started=started, job=job)
     return emit(report, request)

@@ -5,25 +5,29 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
 
-__all__ = ["LaunchFiles", "read_files", "shell_error"]
+__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
 
 MAX_BYTES = 1 << 20
 """A launch script or a manifest is far smaller."""
+HEAD_BYTES = 200
 CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """Not a comment or an empty line, where bash may live with it."""
+_LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
 _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 
 
@@ -31,12 +35,13 @@ _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 class LaunchFiles:
     """What was read: the lines of each file, in order, the prefixes silenced on a line of a file, and what failed.
 
-    An empty prefix silences every code.
+    An empty prefix silences every code. `inputs` are the files as the report tells of them, in order.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     silenced: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    inputs: dict[str, ExaminedInput] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """A comment on one of these lines of the file silences the code."""
@@ -46,7 +51,7 @@ class LaunchFiles:
 def read_files(
     paths: Iterable[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
-    """Read shell scripts, sbatch files and manifests. Other files, and files without a launch, give no lines.
+    """Read shell scripts, sbatch files and manifests. What other files are, and why they give no lines, is in `inputs`.
 
     Args:
         environ: what a shell script starts with; a manifest starts with nothing.
@@ -57,17 +62,49 @@ def read_files(
     for path in dict.fromkeys(paths):
         if path.endswith(".py"):
             continue
-        try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            found.failures.append(f"{path}: not read: {error.strerror}")
-            continue
-        if len(data) > MAX_BYTES:
-            found.failures.append(f"{path}: not read: larger than {MAX_BYTES >> 20} MiB")
-        elif b"\0" not in data:
-            _read(path, data.decode("utf-8-sig", "replace"), found, environ, version, cwd, files)
+        text, reason = _text(path, found)
+        if text is None:
+            found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
+        else:
+            found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
     return found
+
+
+def may_hold_launches(path: str) -> bool:
+    """Whether a file that was found in a folder is a shell script or a manifest with a launch, at a quick look."""
+    is_manifest = path.endswith((".yaml", ".yml"))
+    is_named = is_manifest or _SHELL_NAME.search(path) is not None
+    if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+            if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
+                return False
+            text = head + file.read(MAX_BYTES - HEAD_BYTES)
+    except OSError:
+        return False
+    return b"\0" not in text and (b"kind:" in text if is_manifest else _LAUNCHES.search(text) is not None)
+
+
+def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
+    """The text of a file; or None, and why there is none."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            found.failures.append(f"{path}: not read: it is no regular file")
+            return None, "not a regular file"
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        found.failures.append(f"{path}: not read: {error.strerror}")
+        return None, (error.strerror or "not readable").lower()
+    if len(data) > MAX_BYTES:
+        found.failures.append(f"{path}: not read: larger than {MAX_BYTES >> 20} MiB")
+        return None, f"larger than {MAX_BYTES >> 20} MiB"
+    if b"\0" in data:
+        return None, "binary"
+    text = data.decode("utf-8-sig", "replace")
+    return (text, "") if text.strip() else (None, "empty")
 
 
 def _read(
@@ -78,7 +115,7 @@ def _read(
     version: Version,
     cwd: str,
     files: FileLookup,
-) -> None:
+) -> ExaminedInput:
     """The lines of one file, by what it is; the readers of a format are loaded only for such a file."""
     for row, line in enumerate(text.split("\n"), 1):
         codes = codes_in(line)
@@ -86,13 +123,18 @@ def _read(
             found.silenced[path, row] = codes
     rows = text.split("\n") if "\r\n" in text else ()
     text = text.replace("\r\n", "\n")
+    count = text.count("\n") + (not text.endswith("\n"))
     if _YAML_NAME.search(path):
-        from ddpdoctor.launch.manifests.manifest import lines_of_manifest
+        from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
-    elif _is_shell(path, text):
+        if lines:
+            return ExaminedInput(path, "manifest", lines=count)
+        why = "not YAML" if failures else why_no_launch(path, text)
+        return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
+    if _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
 
@@ -102,6 +144,11 @@ def _read(
         error = shell_error(path, text)
         if error is not None:
             found.failures.append(error)
+        reason = None if lines else "no launch in it that ddpdoctor can read"
+        return ExaminedInput(path, "shell", is_understood=bool(lines), lines=count, reason=reason)
+    return ExaminedInput(
+        path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
+    )
 
 
 def _is_shell(path: str, text: str) -> bool:

@@ -15,6 +15,7 @@ __all__ = [
     "ChildProcess",
     "Dump",
     "Hang",
+    "NamedProcess",
     "Operation",
     "ProcessGroup",
     "RankProcess",
@@ -271,11 +272,19 @@ class RankProcess:
         return f"{name} ({' '.join(words)})" if words else name
 
 
+@dataclass(frozen=True, slots=True)
+class NamedProcess:
+    """A process that the user named and that is not a rank and has none below it: `reason` says what it is."""
+
+    pid: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hang(Section):
     """What is known of a job that is stuck, or was when it ended. Two are never compared, for they may be large.
 
-    `seconds` is how long the processes were watched.
+    `seconds` is how long the processes were watched. `not_ranks` are those that the user named in vain.
     """
 
     dumps: tuple[Dump, ...] = ()
@@ -283,4 +292,5 @@ class Hang(Section):
     processes: tuple[RankProcess, ...] = ()
     ras: tuple[Ras, ...] = ()
     seconds: float = 0.0
+    not_ranks: tuple[NamedProcess, ...] = ()
     gaps: tuple[Gap, ...] = ()

@@ -19,7 +19,8 @@ __all__ = ["Judge", "LostNode", "NodeEnd", "NotJoined", "ReceivedVerdict", "Sess
 class SessionResult:
     """What the host knows when the session is over; judging is not done here.
 
-    `members` are in the order of their numbers. `missing` and `lacking` say who never came, by number and by count.
+    `members` are in the order of their numbers. `missing` and `lacking` say who did not join in the whole time, by number and
+    by count; `absent` and `absent_count` who had not joined when it ended, which an error may have done early.
     """
 
     members: tuple[Member, ...]
@@ -35,6 +36,8 @@ class SessionResult:
     """Those of the members that answered no more when the network was tried."""
     left: tuple[Node, ...] = ()
     """Nodes that came and went away again."""
+    absent: tuple[int, ...] = ()
+    absent_count: int = 0
     gone: tuple[Member, ...] = ()
     """Nodes that gave up before they had come, and said why."""
 

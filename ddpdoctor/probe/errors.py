@@ -6,10 +6,10 @@ __all__ = ["ShadowedModuleError", "WrongValue"]
 
 
 class ShadowedModuleError(ImportError):
-    """torch cannot be imported, because `file` takes the place of a module."""
+    """torch cannot be imported, because `file` shadows a module."""
 
     def __init__(self, words: str, module: str, file: str) -> None:
-        super().__init__(f"{words}; {file} takes the place of the module {module}: rename it")
+        super().__init__(f"{words}; {file} shadows the module {module}: rename it")
         self.file = file
 
 
@@ -17,7 +17,7 @@ class WrongValue(Exception):
     """A collective returned other numbers than it must."""
 
     def __init__(self, collective: str, index: int, value: str, expected: str) -> None:
-        super().__init__(f"{collective} returned {value} at element {index} where {expected} was due")
+        super().__init__(f"{collective} returned {value} instead of {expected} at element {index}")
         self.value = value
         self.expected = expected
         self.times = ""

@@ -1,4 +1,6 @@
-"""Who is missing when the time runs out: one observation for each node, or host, that the others waited for."""
+"""The ranks that are missing when the time is over: one observation for each node, or host, that the others waited
+for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["cut_off_host", "never_joined", "not_joined_here", "unfinished_ranks"
 
 
 def never_joined(store_keys: StoreKeys, rank_env: RankEnv, seconds: float) -> list[Observation]:
-    """One observation for each node that never arrived. Only the first rank to ask reads the whole log."""
+    """One observation for each node that did not join. Only the first rank to ask reads the whole log."""
     if store_keys.store.add("late", 1) > 1:
         return []
     size = rank_env.local_world_size
@@ -24,12 +26,14 @@ def never_joined(store_keys: StoreKeys, rank_env: RankEnv, seconds: float) -> li
     for node, ranks in nodes.items():
         host = rank_env.host_of(node)
         where = "" if node is None else f" (node {node}{f', {host}' if host else ''})"
-        words = f"{_who(ranks)}{where} never arrived within {seconds:.0f} s"
-        if rank_env.launcher == "torchrun":  # which starts ranks only when all nodes have met
-            master = f"{rank_env.master_addr}:{rank_env.master_port}"
-            words += f"; torchrun has started it, so look there why it does not reach {master}"
+        words = f"{_who(ranks)}{where} did not join within {seconds:.0f} s"
+        master = f"{rank_env.master_addr}:{rank_env.master_port}"
+        they, have = ("it", "has") if len(ranks) == 1 else ("they", "have")
+        if rank_env.launcher == "torchrun":  # it starts ranks only after all nodes have joined
+            words += f"; torchrun started {'it' if len(ranks) == 1 else 'them'}, but {they} cannot reach {master}"
         elif rank_env.launcher == "env://":
-            words += f"; it was not started, or has another master than {rank_env.master_addr}:{rank_env.master_port}"
+            were = "was" if len(ranks) == 1 else "were"
+            words += f"; {they} {were} not started, or {have} another master than {master}"
         found.append(
             Observation(Kind.NEVER_JOINED, words, tuple(ranks), rank_env.rank, host, node_rank=node, phase="join")
         )
@@ -37,7 +41,9 @@ def never_joined(store_keys: StoreKeys, rank_env: RankEnv, seconds: float) -> li
 
 
 def not_joined_here(store_keys: StoreKeys, rank_env: RankEnv) -> list[Observation]:
-    """The ranks of this node that had not come when torchrun's agent told the others to end: it does so when one has ended."""
+    """The ranks of this node that had not joined when torchrun's agent terminated the others, as it does when one has
+    ended.
+    """
     if rank_env.launcher != TORCHRUN.title or rank_env.local_rank is None or rank_env.local_world_size is None:
         return []
     first = rank_env.rank - rank_env.local_rank
@@ -48,7 +54,7 @@ def not_joined_here(store_keys: StoreKeys, rank_env: RankEnv) -> list[Observatio
     return [
         Observation(
             Kind.NEVER_JOINED,
-            f"{_who(ranks)} on {rank_env.host} had not come when torchrun told the others to end: {ended} ended first",
+            f"{_who(ranks)} on {rank_env.host} did not join before torchrun terminated the others; {ended} ended first",
             tuple(ranks) if len(ranks) == 1 else (),
             rank_env.rank,
             rank_env.host,
@@ -67,20 +73,20 @@ def unfinished_ranks(store_keys: StoreKeys, rank_env: RankEnv, log: str, phase: 
             hosts.setdefault(store_keys.host_of(rank), []).append(rank)
     found = []
     for host, ranks in hosts.items():
-        told = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when --timeout ran out"
-        found.append(Observation(Kind.OUT_OF_TIME, told, tuple(ranks), rank_env.rank, host, phase=phase))
+        message = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when --timeout ran out"
+        found.append(Observation(Kind.OUT_OF_TIME, message, tuple(ranks), rank_env.rank, host, phase=phase))
     return found
 
 
 def cut_off_host(store_keys: StoreKeys, rank_env: RankEnv, evidence: Sequence[Observation]) -> Observation | None:
-    """The host to which every closed way leads, and of whose ranks none told what it saw: it is gone, or its network is."""
+    """The host at the end of every closed link, none of whose ranks reported anything: the host or its network failed."""
     common = set.intersection(*({each.host, each.peer} for each in evidence)) if evidence else set()
     found = next(((host, ranks) for host, ranks in store_keys.unreported().items() if host in common), None)
     if found is None:
         return None
     host, ranks = found
     node = next((each.node_rank for each in evidence if each.host == host), None)
-    words = f"{_who(ranks)} on {host}: the other hosts reach it no more, and nothing came from it since"
+    words = f"{host} ({_who(ranks)}) is no longer reachable from the other hosts"
     return Observation(Kind.HOST_LOST, words, tuple(ranks), rank_env.rank, host, node_rank=node, phase="mesh")
 
 

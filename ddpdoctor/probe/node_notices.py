@@ -19,9 +19,9 @@ ENDS = {
     "ended": (Kind.DIED, "ddpdoctor ended there"),
     "stopped": (
         Kind.STOPPED,
-        "ddpdoctor said nothing there any more, although the machine answers: it is stopped or frozen",
+        "ddpdoctor stopped answering there, although the machine answers (stopped or frozen)",
     ),
-    "silent": (Kind.HOST_LOST, "nothing at its machine answered any more"),
+    "silent": (Kind.HOST_LOST, "its machine stopped answering"),
 }
 
 
@@ -67,7 +67,7 @@ def read(fd: int) -> Observation | None:
     who = f"rank {ranks[0]} on {host}" if notice["node_rank"] is None else f"node {notice['node_rank']} ({host})"
     return Observation(
         kind,
-        f"{who} is gone: it met the others, and before its ranks had come {what}",
+        f"{who} joined, but {what} before its ranks joined",
         ranks,
         host=host,
         node_rank=notice["node_rank"],

@@ -123,7 +123,7 @@ class PeerMonitor:
         return self._link_checks.found if self._link_checks is not None else []
 
     def gloo(self) -> Observation | None:
-        """Why Gloo cannot work with the address that it would publish here, None when it can."""
+        """Why Gloo cannot work with the address that it would publish here, None if it can."""
         if self.hosts < 2 and not os.environ.get("GLOO_SOCKET_IFNAME"):
             return None
         address, source = gloo_address(os.environ)
@@ -131,15 +131,15 @@ class PeerMonitor:
             return None
         given = f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}"
         if not address:
-            return self._about_gloo(Kind.GLOO_NO_INTERFACE, f"{given} names no interface with an address", given)
+            return self._about_gloo(Kind.GLOO_NO_INTERFACE, f"{given} matches no interface with an address", given)
         if self.hosts < 2 or not is_loopback(address):
             return None
         why = {
             "GLOO_SOCKET_IFNAME": f"{given} is the loopback",
             "hostname": f"the hostname resolves to {address}",
-            "nothing": "the hostname leads to no address of this host, so Gloo takes the loopback",
+            "nothing": "the hostname resolves to no address of this host",
         }[source]
-        words = f"{why}: Gloo would publish {address}, which every other host takes for itself"
+        words = f"{why}, so Gloo would publish {address}"
         return self._about_gloo(Kind.GLOO_LOOPBACK, words, given if source == "GLOO_SOCKET_IFNAME" else address)
 
     def _about_gloo(self, kind: Kind, words: str, value: str) -> Observation:
@@ -226,7 +226,7 @@ class PeerMonitor:
         return self._is_lost(own) if own is not None and is_lost and self._is_cut_off(address, seen.host) else None
 
     def _is_lost(self, own: HostCard) -> Observation:
-        cut = f"{own.host} reaches no other host any more: its network is cut"
+        cut = f"{own.host} can no longer reach any other host (its network failed)"
         return observe_host(own, Kind.HOST_LOST, cut, self.rank_env.rank)
 
     def _is_cut_off(self, address: str, lost: str | None = None) -> bool:

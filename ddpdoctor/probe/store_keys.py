@@ -55,7 +55,7 @@ class StoreKeys:
         store.append("arrivals", line)
         store.append(self.host, line)
         if rank_env.rank >= rank_env.world_size:
-            words = f"{rank_env.name} was given WORLD_SIZE={rank_env.world_size}: its RANK must be smaller"
+            words = f"{rank_env.name} is outside 0 to {rank_env.world_size - 1} (WORLD_SIZE={rank_env.world_size})"
             return self.observe(Kind.RANK_OUT_OF_RANGE, words, str(rank_env.rank), f"0 to {rank_env.world_size - 1}")
         first = json.loads(store.claim("world", line))
         if first["world_size"] != rank_env.world_size:
@@ -65,7 +65,7 @@ class StoreKeys:
         other = json.loads(store.claim(f"rank/{rank_env.rank}", line))
         if (other["host"], other["pid"]) != (rank_env.host, os.getpid()):
             words = (
-                f"two processes claim rank {rank_env.rank}: pid {other['pid']} on {other['host']}"
+                f"two processes have rank {rank_env.rank}: pid {other['pid']} on {other['host']}"
                 f" and pid {os.getpid()} on {rank_env.host}"
             )
             return self.observe(Kind.DUPLICATE_RANK, words, f"rank {rank_env.rank} twice", "once")

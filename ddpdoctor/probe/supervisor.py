@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in OUT_OF_FILES:
             raise
-        words = f"{rank_env.name} may open {file_limit()} files, and needs more to start"
+        words = f"{rank_env.name} cannot start: its open files limit is {file_limit()}"
         seen = Observation(
             Kind.OUT_OF_FILES, words, (rank_env.rank,), rank_env.rank, rank_env.host, value=str(file_limit())
         )

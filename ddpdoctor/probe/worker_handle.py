@@ -123,7 +123,7 @@ class WorkerHandle:
     def look(self, now: float) -> Observation | None:
         """What is wrong with this worker: an error it told, its death, a stop. None while it is well."""
         if self.call != DUE_CALL:
-            words = f"{self.rank_env.name} calls {self.call} where all others call {DUE_CALL}"
+            words = f"{self.rank_env.name} calls {self.call}, but all others call {DUE_CALL}"
             return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
         if self.error is not None:
             return reported_failure(self, self.error)
@@ -137,7 +137,7 @@ class WorkerHandle:
                 reported_failure(self, self.error) if self.error is not None else exit_observation(self, self.exit_code)
             )
         if self.messages < 0 and self.phase != "done":
-            words = f"its worker (pid {self.pid}) has closed its files and runs on"
+            words = f"its worker (pid {self.pid}) closed its files and is still running"
             return self.observe(Kind.EXCEPTION, f"{self.rank_env.name} failed in {self.phase}: {words}")
         stat = read_stat(self.pid) if self.pid else None
         if stat is None:
@@ -152,8 +152,8 @@ class WorkerHandle:
         self._still_since = self._still_since or now
         if now - self._still_since < (STOPPED_SECONDS if stat.state == "T" else TRACED_SECONDS):
             return None
-        how = "is stopped (state T)" if stat.state == "T" else "is held by a debugger (state t)"
-        return self.observe(Kind.STOPPED, f"{self.rank_env.name} {how} in {self.phase}: its worker, pid {self.pid}")
+        how = "is stopped (state T)" if stat.state == "T" else "is stopped by a debugger (state t)"
+        return self.observe(Kind.STOPPED, f"{self.rank_env.name} {how} in {self.phase}: worker pid {self.pid}")
 
     @property
     def waits(self) -> bool:
@@ -182,10 +182,12 @@ class WorkerHandle:
         """Where a late worker stands: outside every collective, waiting for its peers in one, or in the kernel."""
         stat = read_stat(self.pid) if self.pid else None
         if stat is not None and stat.state == "D":
-            words = f"{self.rank_env.name} sits in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
+            words = (
+                f"{self.rank_env.name} blocks in an uninterruptible kernel call in {self.phase}: worker pid {self.pid}"
+            )
             return self.observe(Kind.UNINTERRUPTIBLE, words)
-        if self.phase == "start":  # nobody would hear the signal that asks for its stack: it would end the process
-            words = f"{self.rank_env.name} does not get as far as importing torch: its worker, pid {self.pid}"
+        if self.phase == "start":  # no handler for the signal that asks for its stack yet: it would end the process
+            words = f"{self.rank_env.name} does not start to import torch: worker pid {self.pid}"
             return self.observe(Kind.ELSEWHERE, words)
         first = self._innermost()
         time.sleep(BETWEEN_LOOKS_SECONDS)
@@ -193,7 +195,7 @@ class WorkerHandle:
         if first is None or second is None or first[0] != second[0] or self._is_inside(second[0]):
             return self.observe(Kind.HANG, f"{self.rank_env.name} waits for its peers in {self.phase}")
         file, line, function = second
-        doing = "does not finish importing torch" if self.phase == "import" else f"never entered {self.phase}"
+        doing = "does not finish importing torch" if self.phase == "import" else f"did not enter {self.phase}"
         return replace(
             self.observe(Kind.ELSEWHERE, f"{self.rank_env.name} {doing}: it is at {file}:{line} in {function}"),
             file=file,

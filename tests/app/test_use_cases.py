@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ddpdoctor.app.preflight_plan import PreflightOptions
 from ddpdoctor.app.request import Request, UsageError
 from ddpdoctor.app.rule_selection import rule_named, rules_for
 from ddpdoctor.app.run import RunOptions, diagnose, run_job
+from ddpdoctor.examined import SectionState
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.hang import Hang, RankProcess
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -75,6 +77,15 @@ def test_facts_that_cannot_be_read_make_a_report_of_lint_and_hang(tmp_path: Path
             assert str(path) in listener.notices[0]
 
 
+def test_facts_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpdoctor.app.facts_source.ANSWER_SECONDS", 0.1)
+    pipe = tmp_path / "facts.json"
+    os.mkfifo(pipe)
+    report, _ = examine_part("env", Request(facts=pipe, listener=RecordingListener()))
+    assert report.exit_code(None) == 3
+    assert "no answer within" in report.failures[0]
+
+
 def test_compare_names_what_differs(tmp_path: Path) -> None:
     facts = machine("cpu_vm")
     assert facts.versions is not None
@@ -120,7 +131,7 @@ def test_ranks_that_cannot_be_told_apart_are_a_notice(tmp_path: Path) -> None:
 
 
 def test_hang_refuses_a_process_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match="no process has this id"):
+    with pytest.raises(UsageError, match="no such process"):
         examine_running_job(Request(), HangOptions((1 << 30,), 0.0, has_stacks=False, has_ras=False))
 
 
@@ -161,3 +172,34 @@ def test_a_rule_is_found_by_code_or_name() -> None:
     assert rule_named("launch001") is rule_named("launcher_args_after_script")
     with pytest.raises(UsageError, match="did you mean"):
         rule_named("LAUNCH1")
+
+
+def test_more_ranks_than_a_node_can_run_are_not_probed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    found = preflight(Request(launch=("torchrun", "--nproc_per_node", "99999", str(script))), PreflightOptions())
+    assert found.facts.probe is None
+    (reason,) = [gap.reason for gap in found.facts.gaps if gap.path == "probe"]
+    assert "99999 ranks on one node are too many" in reason
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("docker run --rm img torchrun --nproc_per_node 2 train.py", "runs in a container (docker)"),
+        ("apptainer exec img.sif torchrun --nproc_per_node 2 train.py", "runs in a container (apptainer)"),
+        ("srun --container-image=img.sqsh torchrun --nproc_per_node 2 train.py", "runs in a container (srun)"),
+        ("ssh gpu-07 torchrun --nproc_per_node 2 train.py", "runs on another machine (ssh)"),
+    ],
+)
+def test_the_machine_does_not_vouch_for_what_runs_elsewhere(words: str, reason: str) -> None:
+    found = preflight(Request(launch=tuple(words.split())), PreflightOptions())
+    gaps = {gap.path: gap.reason for gap in found.facts.gaps}
+    assert (found.facts.probe, found.facts.versions) == (None, None)
+    assert reason in gaps["probe"]
+    assert reason in gaps["versions"]
+    states = {each.area: each.state for each in found.report.sections}
+    assert (states["probe"], states["versions"]) == (SectionState.SKIPPED, SectionState.SKIPPED)
+    if "docker" in words:
+        assert {"HOST004", "HOST006", "HOST008"} <= {each.code for each in found.report.skipped}
+        assert not found.report.is_incomplete

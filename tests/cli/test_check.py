@@ -96,7 +96,7 @@ def test_a_file_that_hides_a_module_is_named_and_disturbs_nobody_else(tmp_path: 
     assert done.returncode == 1, done.stderr
     found = report["findings"][0]
     assert (found["code"], found["where"]["file"]) == ("PROBE005", str(file))
-    assert f"{file} takes the place of the module {module}" in found["message"]
+    assert f"{file} shadows the module {module}" in found["message"]
 
 
 @pytest.mark.slow

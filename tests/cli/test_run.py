@@ -91,6 +91,8 @@ def test_a_failure_is_triaged_on_standard_error_and_in_the_file(shell: Run, tmp_
     assert (done.returncode, done.stdout) == (1, line + "\n")
     assert "LOG012" in done.stderr
     found = json.loads(report.read_text())
+    assert [(job["outcome"], job["exit"]) for job in found["jobs"]] == [("failed", 1)]
+    assert {each["job"] for each in found["inputs"]} == {job["name"] for job in found["jobs"]}
     assert (found["command"], found["findings"][0]["code"], found["findings"][0]["where"]["rank"]) == (
         "run",
         "LOG012",

@@ -33,6 +33,11 @@ from commandline import doctor
         (["rules", "--format", "sarif"], "table, markdown, json"),
         (["env", "--", "torchrun", "x.py"], "env takes no launch line"),
         (["check", "--"], "nothing stands after --"),
+        (["probe", "--nproc-per-node", "99999"], "--nproc-per-node 99999: expected 1 to "),
+        (["probe", "--nproc-per-node", "9" * 5000], "expected 1 to "),
+        (["probe", "--nproc-per-node", "0"], "'0'"),
+        (["probe", "--facts", "facts.json"], "--facts with probe"),
+        (["check", "--facts", "facts.json", "--", "torchrun", "train.py"], "ddpdoctor lint -- "),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

@@ -85,21 +85,21 @@ def _report(folder: Path, text: str) -> Report:
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        (REFUSED, "NET021", "could not connect to 10.1.4.9. Undetermined: the rank there ended first"),
+        (REFUSED, "NET021", "could not connect to 10.1.4.9. Either the rank at that address ended first"),
         (
             "init_method: file:///scratch/pg.init\n" + REFUSED,
             "NET021",
-            "init file holds the addresses of an earlier run",
+            "init file has the addresses of an earlier run",
         ),
         (
             "gpu-7:8:9 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\n" + REFUSED,
             "NET021",
-            "leads to no other node",
+            "does not reach the other nodes",
         ),
         (
             SEGMENT.format(line=103, reason="Cuda failure 'invalid argument'"),
             "HOST001",
-            "another reason than a lack of room",
+            "NCCL could not create its shared memory (",
         ),
         (
             SEGMENT.format(line=87, reason="posix_fallocate failed: No space left on device"),
@@ -123,16 +123,16 @@ def _report(folder: Path, text: str) -> Report:
         ),
         (TWO_RAISE, "LOG500", "rank 1 raised ValueError"),
         (ESCAPED, "NET003", "the master address gave no answer"),
-        (OLD_NCCL, "NET009", "A rank got no answer from another one. Undetermined"),
+        (OLD_NCCL, "NET009", "A rank got no answer from another rank. Either"),
         (
             "RuntimeError: [/src/gloo/transport/tcp/pair.cc:769] connect [127.0.1.1]:3496: Connection refused\n",
             "NET017",
-            "Undetermined: the rank there ended first",
+            "Either, on one machine, the rank at that address ended first",
         ),
         (
             "n1:9:9 [1] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found\n",
             "ENV064",
-            "Undetermined: several containers",
+            "Either several containers",
         ),
     ],
 )
@@ -175,3 +175,14 @@ def test_a_timeout_long_after_it_or_of_another_gpu_is_a_cause(tmp_path: Path, at
 def test_a_fault_of_a_program_alone_is_no_noise(tmp_path: Path) -> None:
     only = _report(tmp_path, XID.format(at="100.000001", bus="3b", code=31)).findings[0]
     assert (only.code, only.role) == ("GPU043", Role.CAUSE)
+
+
+def test_the_fix_of_an_exception_names_its_place_and_the_whole_traceback(tmp_path: Path) -> None:
+    found = next(each for each in _report(tmp_path, f"starting\n{RAISED}").findings if each.code == "LOG500")
+    assert found.fix == f"Correct /job/fit.py:31; full traceback: {tmp_path / 'out.log'}:2-5."
+
+
+def test_of_one_rank_that_raised_it_is_said_what_to_compare(tmp_path: Path) -> None:
+    text = "[rank0]: step 1\n" + "".join(f"[rank2]: {line}\n" for line in RAISED.splitlines())
+    found = next(each for each in _report(tmp_path, text).findings if "fit.py" in each.fix)
+    assert "only rank 2 raised it" in found.fix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ddpdoctor.dumps.flight_recorder import NOT_DUMPS
 from ddpdoctor.dumps.selection import NAMELESS, choose
@@ -11,30 +12,41 @@ from ddpdoctor.facts.hang import Dump, Hang, Stack
 from ddpdoctor.facts.log import InputKind, Log, LogSource
 from ddpdoctor.facts.ras import Ras
 
-__all__ = ["hang_artifacts"]
+__all__ = ["hang_artifacts", "hang_of_job"]
 
 MAX_TEXT_BYTES = 16 << 20
 
 
-def hang_artifacts(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
-    """The dumps, stacks and answers of RAS among the sources of a log, and what `saved` facts hold; None without any.
-
-    A file of which nothing could be read is a gap.
-    """
+def hang_artifacts(log: Log) -> Hang | None:
+    """The dumps, stacks and answers of RAS among the sources of a log; None without any."""
     dumps = [source.name for source in log.sources if _is_dump(source)]
     texts = [source for source in log.sources if source.kind in (InputKind.STACKS, InputKind.RAS)]
-    if not dumps and not texts and not saved:
+    if not dumps and not texts:
         return None
     from ddpdoctor.collectors.hang.dumps import read_dumps
 
-    read = read_dumps(dumps) if dumps else ()
     left = _texts(texts)
+    return replace(left, dumps=read_dumps(dumps) if dumps else ())
+
+
+def hang_of_job(found: Hang | None, log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
+    """What was `found` among the sources of one job, and what `saved` facts hold; None without any.
+
+    A file of which nothing could be read is a gap.
+    """
+    names = {source.name for source in log.sources}
+    dumps = tuple(dump for dump in (found.dumps if found is not None else ()) if dump.source in names)
+    stacks = tuple(stack for stack in (found.stacks if found is not None else ()) if stack.source in names)
+    ras = tuple(answer for answer in (found.ras if found is not None else ()) if answer.source in names)
+    gaps = tuple(gap for gap in (found.gaps if found is not None else ()) if gap.path.removeprefix("hang.") in names)
+    if not (dumps or stacks or ras or gaps or saved):
+        return None
     return Hang(
-        dumps=(*read, *(dump for each in saved for dump in each.dumps)),
-        stacks=left.stacks,
+        dumps=(*dumps, *(dump for each in saved for dump in each.dumps)),
+        stacks=stacks,
         processes=tuple(process for each in saved for process in each.processes),
-        ras=(*left.ras, *(answer for each in saved for answer in each.ras)),
-        gaps=(*left.gaps, *_gaps(read)),
+        ras=(*ras, *(answer for each in saved for answer in each.ras)),
+        gaps=(*gaps, *_gaps(dumps)),
     )
 
 

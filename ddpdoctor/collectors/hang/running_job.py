@@ -56,7 +56,7 @@ def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
     if wanted.stacks and seen:
         seen, more = _with_stacks(machine, seen)
         gaps += more
-    return Hang(dumps=dumps, processes=seen, seconds=wanted.seconds, gaps=tuple(gaps))
+    return Hang(dumps=dumps, processes=seen, seconds=wanted.seconds, not_ranks=found.not_ranks, gaps=tuple(gaps))
 
 
 def _with_stacks(machine: Machine, seen: Sequence[RankProcess]) -> tuple[tuple[RankProcess, ...], list[Gap]]:

@@ -1,1 +1,1 @@
-"""`gpu`: devices, their health and the driver below them."""
+"""`gpu`: GPUs, their health and their driver."""

@@ -1,4 +1,4 @@
-"""A finding at one GPU."""
+"""A finding about one GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def at(
     fix_command: str | None = None,
     severity: Severity | None = None,
 ) -> Finding:
-    """What is wrong with `field` of one device; the value seen is shown as the device says it."""
+    """The finding about `field` of one device; the evidence shows the value as NVML reported it."""
     return Finding(
         message,
         (Evidence(f"gpu.devices[{device.index}].{field}", device.says(field), expected),),

@@ -1,4 +1,4 @@
-"""The driver and its library: there, loaded, or not."""
+"""GPU001, GPU002: the NVIDIA driver or its library is missing or not loaded."""
 
 from __future__ import annotations
 
@@ -26,18 +26,30 @@ if TYPE_CHECKING:
     ),
 )
 def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
-    """An NVIDIA GPU is in this machine, but the management library libnvidia-ml.so.1 is not.
+    """This machine has an NVIDIA GPU, but the driver library libnvidia-ml.so.1 is missing.
 
     ## Why it matters
-    nvidia-smi and torch see no GPU: "Found no NVIDIA driver on your system". The driver is not installed, or this is a
-    container that was started without access to the GPUs.
+    nvidia-smi and torch see no GPU: `Found no NVIDIA driver on your system`. Either the driver is not installed, or the
+    container was started without access to the GPUs.
 
     ## Fix
-    In a container: start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility. On the host: install the
-    driver.
+    Start the container with `--gpus all` and `NVIDIA_DRIVER_CAPABILITIES=compute,utility`, or, outside a container,
+    install the NVIDIA driver on that node.
+
+    ## Example
+    In the container:
+
+        RuntimeError: Found no NVIDIA driver on your system.
+
+    The command that starts it:
+
+        # before
+        docker run IMAGE torchrun --nproc-per-node 8 train.py
+        # after
+        docker run --gpus all IMAGE torchrun --nproc-per-node 8 train.py
 
     ## Source
-    nvmlInit answers LIBRARY_NOT_FOUND (12).
+    nvmlInit returns LIBRARY_NOT_FOUND (12).
     """
     if gpu.nvml_error is None:
         gpu.need(gpu.devices or None, "devices")
@@ -47,13 +59,13 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
         not_here("no NVIDIA GPU here")
     if gpu.nvml_error != "LIBRARY_NOT_FOUND":
         return
-    seen = f"/dev/{nodes[0]}" if nodes else f"the NVIDIA GPU at {cards[0].bus_id}"
-    # A container on a GPU host shows the host's PCI bus; without device nodes nobody may have asked for its GPUs.
+    gpu_seen = f"/dev/{nodes[0]} exists" if nodes else f"there is an NVIDIA GPU at {cards[0].bus_id}"
+    # A container on a GPU host shows the host's PCI bus; without device nodes the job may not have requested any GPU.
     is_hidden = not nodes and any(p.driver == "nvidia" for p in cards)
     asked = environ.get("NVIDIA_VISIBLE_DEVICES") if environ else None
     softer = Severity.NOTE if is_hidden and asked in (None, "", "void", "none") else None
     yield Finding(
-        f"libnvidia-ml.so.1 was not found although {seen} is here; expected the driver's library beside it",
+        f"libnvidia-ml.so.1 not found, although {gpu_seen}",
         evidence=(Evidence("gpu.nvml_error", "LIBRARY_NOT_FOUND", "nvmlInit works"),),
         severity=softer,
     )
@@ -71,29 +83,41 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     ),
 )
 def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
-    """The driver's library is installed, but the NVIDIA kernel driver is not loaded.
+    """The NVIDIA kernel driver is not loaded, although its library is installed.
 
     ## Why it matters
-    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver": no CUDA call works. It is usual after
-    a kernel update without a rebuilt module, with secure boot, or where nouveau took the card.
+    No CUDA call works: `NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver`. The usual reasons are a
+    kernel update without a rebuilt module, secure boot, or nouveau driving the card.
 
     ## Fix
-    Load the module, or rebuild it for this kernel when modprobe says that there is none.
+    Run `modprobe nvidia` on that node as root; if the module does not exist, rebuild it for the running kernel.
+
+    ## Example
+    nvidia-smi prints:
+
+        NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.
+
+    After a kernel update with DKMS, on that node as root:
+
+        dkms autoinstall
+        modprobe nvidia
+        nvidia-smi
 
     ## Source
-    nvmlInit answers DRIVER_NOT_LOADED (9): no kernel module, or no /dev/nvidiactl.
+    nvmlInit returns DRIVER_NOT_LOADED (9): no kernel module, or no /dev/nvidiactl.
     """
     if gpu.nvml_error is None:
         gpu.need(gpu.devices or None, "devices")
     if gpu.nvml_error == "LIBRARY_NOT_FOUND":
-        not_here("no NVIDIA GPU here, or no driver library: libnvidia-ml.so.1 is not installed")
+        not_here("no NVIDIA GPU here, or no driver library (libnvidia-ml.so.1)")
     if gpu.nvml_error != "DRIVER_NOT_LOADED":
         return
-    detail = "; nouveau is loaded in its place" if "nouveau" in gpu.kernel_modules else ""
+    instead = "; nouveau is loaded instead" if "nouveau" in gpu.kernel_modules else ""
+    message = f"the NVIDIA kernel driver is not loaded (NVML: DRIVER_NOT_LOADED){instead}"
     if gpu.kernel_driver is not None:
-        detail = f"; module {gpu.kernel_driver} is loaded on the host, but /dev/nvidiactl cannot be opened here"
+        message = f"/dev/nvidiactl cannot be opened here, although driver {gpu.kernel_driver} is loaded on the host"
     yield Finding(
-        f"nvmlInit answered DRIVER_NOT_LOADED{detail}; expected the nvidia kernel module",
+        message,
         evidence=(Evidence("gpu.nvml_error", "DRIVER_NOT_LOADED", "nvmlInit works"),),
         fix_command=None if gpu.kernel_driver else "modprobe nvidia",
     )
@@ -112,7 +136,7 @@ OFF_THE_BUS = (r"fallen off the bus",)
 
 @driver_not_loaded.look
 def driver_not_loaded_in_log(log: Log) -> Iterator[Finding]:
-    """The driver is not there; a GPU that has fallen off the bus makes its probe fail as well."""
+    """The driver is not loaded. `probe routine failed` alone can also come from a GPU that has fallen off the bus."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
@@ -121,5 +145,5 @@ def driver_not_loaded_in_log(log: Log) -> Iterator[Finding]:
         lines = [line for line in lines if "probe routine failed" not in line.text]
     if lines:
         yield finding_of(
-            log, lines, "The NVIDIA kernel driver is not loaded, or has not taken the GPUs", blames_speaker=True
+            log, lines, "The NVIDIA kernel driver is not loaded, or did not attach to the GPUs", blames_speaker=True
         )

@@ -1,4 +1,4 @@
-"""GPU003: NVML works and CUDA cannot."""
+"""GPU003: NVML works, but CUDA cannot start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
 UNKNOWN = (100, 999)
-"""What cuInit answers without the device node: no device, or unknown error."""
+"""What cuInit returns without the device node: no device, or unknown error."""
 
 
 @cause(
@@ -21,34 +21,48 @@ UNKNOWN = (100, 999)
     signatures=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
 )
 def uvm_device_missing(gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:
-    """The device node /dev/nvidia-uvm is missing, so that CUDA cannot start although nvidia-smi works.
+    """The device node /dev/nvidia-uvm is missing, so CUDA cannot start.
 
     ## Why it matters
-    torch says "CUDA unknown error - this may be due to an incorrectly set up environment" (999) or finds no device (100).
+    nvidia-smi works, but torch fails with `CUDA unknown error - this may be due to an incorrectly set up environment` (999) or
+    finds no device (100).
 
     ## Fix
-    On the host load nvidia-uvm and make its node; in a container map /dev/nvidia-uvm as well.
+    Run `modprobe nvidia-uvm && nvidia-modprobe -u -c=0` as root on the host; for a container also map /dev/nvidia-uvm, or
+    use `--gpus all`.
+
+    ## Example
+    In the log:
+
+        RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment
+
+    The command that starts the container:
+
+        # before
+        docker run --device /dev/nvidia0 --device /dev/nvidiactl IMAGE python train.py
+        # after
+        docker run --gpus all IMAGE python train.py
 
     ## Source
-    The names in /dev; cuInit answers 999 or 100. Outside a container CUDA can make the node itself when nvidia-modprobe is
-    installed, so that a missing name alone is only a note there.
+    The names in /dev; cuInit returns 999 or 100. Outside a container, CUDA can create the node itself if nvidia-modprobe is
+    installed, so a missing name alone is only a note there.
     """
     gpu.answering()
     if gpu.cuda_error in UNKNOWN and "nvidia-uvm" not in gpu.device_nodes:
         yield Finding(
-            f"cuInit answers {gpu.cuda_error}, and /dev/nvidia-uvm is missing; expected 0",
+            f"/dev/nvidia-uvm is missing, and CUDA cannot start (cuInit returns {gpu.cuda_error})",
             (Evidence("gpu.cuda_error", str(gpu.cuda_error), "0"),),
             fix_command="modprobe nvidia-uvm && nvidia-modprobe -u -c=0",
         )
         return
     if "nvidiactl" not in gpu.device_nodes:
-        not_here("this machine has no NVIDIA device nodes in /dev (WSL, or facts without them)")
+        not_here("no NVIDIA device nodes in /dev (WSL, or saved facts without them)")
     if "nvidia-uvm" in gpu.device_nodes:
         return
     is_container = host is not None and host.is_container
     yield Finding(
-        "/dev/nvidia-uvm is missing beside /dev/nvidiactl; expected it, for CUDA cannot start without it",
-        (Evidence("gpu.device_nodes", ", ".join(gpu.device_nodes)[:120], "nvidia-uvm among them"),),
+        "/dev/nvidia-uvm is missing; CUDA cannot start without it",
+        (Evidence("gpu.device_nodes", ", ".join(gpu.device_nodes)[:120], "includes nvidia-uvm"),),
         fix_command="docker run --gpus all …" if is_container else "modprobe nvidia-uvm && nvidia-modprobe -u -c=0",
         severity=None if is_container else Severity.NOTE,
     )

@@ -1,4 +1,4 @@
-"""GPU005: one device, two ranks."""
+"""GPU005: two ranks on one GPU."""
 
 from __future__ import annotations
 
@@ -22,35 +22,50 @@ def duplicate_gpu(probe: Probe | None = None, nodes: Nodes | None = None) -> Ite
     """Two ranks of the job use the same GPU.
 
     ## Why it matters
-    NCCL refuses: `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device`, newer versions say `Multiple Ranks are
-    using the same GPU`. With Gloo both ranks share the memory and the time of one device and nobody says so.
+    NCCL refuses to start: `Duplicate GPU detected : rank 1 and rank 0 both on CUDA device`, in newer versions
+    `Multiple Ranks are using the same GPU`. With Gloo there is no message: both ranks share the memory and time of one GPU.
 
     ## Fix
-    Call torch.cuda.set_device(LOCAL_RANK) before anything else touches CUDA, start as many ranks as the node has GPUs, and
-    do not give every rank the same single CUDA_VISIBLE_DEVICES.
+    Call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else uses CUDA, start at most one rank per GPU,
+    and do not set the same single CUDA_VISIBLE_DEVICES for all ranks.
+
+    ## Example
+    In the log:
+
+        NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000
+
+    In the script:
+
+        # before
+        dist.init_process_group("nccl")
+        model = model.cuda()
+        # after
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        model = model.cuda()
     """
     if nodes is not None:
-        yield from _met(nodes)
+        yield from _shared_by_nodes(nodes)
     if only_met(nodes, probe):
         return
     assert probe is not None
-    yield from observed(probe.seen(Kind.DUPLICATE_GPU), expected="a GPU for each rank")
+    yield from observed(probe.seen(Kind.DUPLICATE_GPU), expected="one GPU per rank")
 
 
-def _met(nodes: Nodes) -> Iterator[Finding]:
-    """Nodes (containers of one machine, tasks that see all GPUs) whose ranks would take the same device."""
+def _shared_by_nodes(nodes: Nodes) -> Iterator[Finding]:
+    """Nodes (containers of one machine, tasks that see all GPUs) whose ranks would use the same GPU."""
     users: dict[str, list[Node]] = {}
     for node in nodes.nodes:
         for uuid in node.gpu_uuids[: node.nproc or len(node.gpu_uuids)]:
             users.setdefault(uuid, []).append(node)
-    shared = {uuid: found for uuid, found in users.items() if len(found) > 1 and not uuid.startswith("MIG-")}
-    for uuid, found in list(shared.items())[:1]:
+    shared = {uuid: sharing for uuid, sharing in users.items() if len(sharing) > 1 and not uuid.startswith("MIG-")}
+    for uuid, sharing in list(shared.items())[:1]:
         more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
         yield about(
-            found,
-            f"{named(found)} would use the same GPU {uuid}{more}: expected a GPU for each rank",
+            sharing,
+            f"{named(sharing)} would use the same GPU {uuid}{more}",
             "nodes.gpu_uuids",
             uuid,
-            "a GPU for each rank",
+            "one GPU per rank",
             is_blamed=False,
         )

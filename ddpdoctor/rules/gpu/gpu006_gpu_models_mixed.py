@@ -1,4 +1,4 @@
-"""GPU006: unlike GPUs in one job."""
+"""GPU006: different GPUs in one job."""
 
 from __future__ import annotations
 
@@ -25,56 +25,68 @@ def gpu_models_mixed(
     """The job uses GPUs of different models or memory sizes.
 
     ## Why it matters
-    It runs, at the pace of the slowest card and with the memory of the smallest.
+    Every step waits for the slowest GPU, and the one with the least memory fails first with `CUDA out of memory`.
 
     ## Fix
-    Give the job GPUs of one kind (CUDA_VISIBLE_DEVICES), or smaller batches to the smaller cards.
+    Select GPUs of one model with CUDA_VISIBLE_DEVICES, or give the smaller GPUs smaller batches.
+
+    ## Example
+    ddpdoctor's message:
+
+        different GPUs are visible (GPU 0: NVIDIA H100 80GB HBM3; GPU 1: NVIDIA A100 80GB PCIe)
+
+    The command on a node with two H100 and one A100 (GPU 1):
+
+        # before
+        torchrun --nproc-per-node 3 train.py
+        # after
+        CUDA_VISIBLE_DEVICES=0,2 torchrun --nproc-per-node 2 train.py
 
     ## Source
     nvmlDeviceGetName and nvmlDeviceGetMemoryInfo of the GPUs that CUDA shows.
     """
     if nodes is not None:
-        yield from _met(nodes)
+        yield from _between_nodes(nodes)
         return
     if gpu is None or environ is None:
-        not_here("no NVIDIA GPU was looked at")
+        not_here("no NVIDIA GPU was examined")
     ranks = environ.local_world_size
     if ranks == 1:
         not_here("one rank uses one GPU")
     indices = visible(environ.variables, gpu).devices
-    seen = [d for d, _ in gpu.each("name") if d.index in indices and not d.mig_mode]
+    devices = [d for d, _ in gpu.each("name") if d.index in indices and not d.mig_mode]
     kinds: dict[str, list[int]] = {}
-    for device in seen:
-        kinds.setdefault(_kind(device, seen), []).append(device.index)
+    for device in devices:
+        kinds.setdefault(_kind(device, devices), []).append(device.index)
     if len(kinds) < 2:
         return
     odd = min(kinds.values(), key=len)
-    words = "; ".join(f"GPU {', '.join(map(str, at))}: {name}" for name, at in kinds.items())
+    models = "; ".join(f"GPU {', '.join(map(str, indices))}: {name}" for name, indices in kinds.items())
     yield Finding(
-        f"the visible GPUs are not alike ({words}); expected one model and memory size",
-        (Evidence("gpu.devices", words, "one model"),),
-        where=Where(gpu=odd[0] if len(odd) == 1 and len(seen) > 2 else None),
+        f"different GPUs are visible ({models})",
+        (Evidence("gpu.devices", models, "one model"),),
+        where=Where(gpu=odd[0] if len(odd) == 1 and len(devices) > 2 else None),
         severity=None if ranks is not None else Severity.NOTE,
     )
 
 
-def _kind(device: Device, seen: list[Device]) -> str:
-    """The model, and with it the memory where cards of that model differ by more than a card's own reserve."""
-    sizes = [d.memory_total_bytes for d in seen if d.name == device.name and d.memory_total_bytes]
+def _kind(device: Device, devices: list[Device]) -> str:
+    """The model; with its memory if cards of that model differ by more than what the driver reserves."""
+    sizes = [d.memory_total_bytes for d in devices if d.name == device.name and d.memory_total_bytes]
     if not sizes or device.memory_total_bytes is None or min(sizes) >= MEMORY_SHARE * max(sizes):
         return device.name or ""
     return f"{device.name}, {device.memory_total_bytes / GIB:.0f} GiB"
 
 
-def _met(nodes: Nodes) -> Iterator[Finding]:
-    """Nodes with other GPUs than the rest; how many they have is another question."""
+def _between_nodes(nodes: Nodes) -> Iterator[Finding]:
+    """Nodes with other GPU models than the rest; the number of GPUs is not compared here."""
     for path, what in (("gpu.model", "the GPU model"), ("gpu.memory", "the memory of the GPUs")):
-        found = split(nodes.nodes, lambda node, path=path: _kinds(node.traits.get(path)))  # type: ignore[misc]
-        if found is not None:
-            yield differs(found, what, path)
+        groups = split(nodes.nodes, lambda node, path=path: _kinds(node.traits.get(path)))  # type: ignore[misc]
+        if groups is not None:
+            yield differs(groups, what, path)
             return
 
 
 def _kinds(counted: str | None) -> str | None:
     """`8x H100, 1x A100` without the numbers."""
-    return None if counted is None else ", ".join(each.partition("x ")[2] for each in counted.split(", "))
+    return None if counted is None else ", ".join(item.partition("x ")[2] for item in counted.split(", "))

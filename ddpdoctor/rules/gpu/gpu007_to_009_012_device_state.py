@@ -1,4 +1,4 @@
-"""A GPU that cannot be used now, by its driver's own word."""
+"""GPU007 to GPU009, GPU012: a GPU that its driver reports as unusable."""
 
 from __future__ import annotations
 
@@ -42,19 +42,29 @@ def gpu_lost(gpu: Gpu) -> Iterator[Finding]:
     """A GPU has fallen off the bus.
 
     ## Why it matters
-    "Unable to determine the device handle" or Xid 79: CUDA fails on this GPU, the other ranks wait in their collective,
-    and nvidia-smi may hang.
+    CUDA fails on this GPU: `Unable to determine the device handle` or Xid 79. The other ranks wait in their collective, and
+    nvidia-smi may hang.
 
     ## Fix
     Drain the node and reboot it; if it happens again, reseat or replace the card.
 
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 79, pid=2121, GPU has fallen off the bus.
+
+    On a Slurm cluster, for node gpu-07:
+
+        scontrol update nodename=gpu-07 state=drain reason="Xid 79"
+        scontrol reboot gpu-07
+
     ## Source
-    NVML answers GPU_IS_LOST (15). Xid 79 on a GPU that NVML does not list any more.
+    NVML returns GPU_IS_LOST (15). Xid 79 on a GPU that NVML no longer lists.
     """
     for device in _refusing(gpu, "GPU_IS_LOST"):
         yield Finding(
-            f"GPU {device.index} answers GPU_IS_LOST to NVML; expected a device that answers",
-            evidence=(Evidence(f"gpu.devices[{device.index}].absent", "GPU_IS_LOST", "no such answer"),),
+            f"GPU {device.index} has fallen off the bus (NVML: GPU_IS_LOST)",
+            evidence=(Evidence(f"gpu.devices[{device.index}].absent", "GPU_IS_LOST", "no error"),),
             where=Where(gpu=device.index),
         )
     yield from logged(gpu, XidKind.GPU_LOST, unless="uuid")
@@ -65,18 +75,28 @@ def gpu_reset_required(gpu: Gpu) -> Iterator[Finding]:
     """A GPU must be reset before it can be used.
 
     ## Why it matters
-    Every CUDA call on this GPU fails until the reset; the other GPUs of the node work, so only some ranks die.
+    Every CUDA call on this GPU fails until the reset. The other GPUs of the node work, so only some ranks die.
 
     ## Fix
-    End all processes on the GPU and reset it; reboot the node when the reset fails.
+    End all processes on the GPU and reset it, as root on that node; if the reset fails, reboot the node.
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 3 needs a reset (NVML: RESET_REQUIRED)
+
+    On that node, as root:
+
+        fuser -v /dev/nvidia3
+        nvidia-smi --gpu-reset -i 3
 
     ## Source
-    NVML answers RESET_REQUIRED (16).
+    NVML returns RESET_REQUIRED (16).
     """
     for device in _refusing(gpu, "RESET_REQUIRED"):
         yield Finding(
-            f"GPU {device.index} answers RESET_REQUIRED to NVML; expected a device that answers",
-            evidence=(Evidence(f"gpu.devices[{device.index}].absent", "RESET_REQUIRED", "no such answer"),),
+            f"GPU {device.index} needs a reset (NVML: RESET_REQUIRED)",
+            evidence=(Evidence(f"gpu.devices[{device.index}].absent", "RESET_REQUIRED", "no error"),),
             fix_command=f"nvidia-smi --gpu-reset -i {device.index}",
             where=Where(gpu=device.index),
         )
@@ -93,21 +113,30 @@ def gpu_recovery_action_pending(gpu: Gpu) -> Iterator[Finding]:
     """The driver asks for a recovery action on a GPU.
 
     ## Why it matters
-    The driver has seen a fault that it cannot clear by itself (Xid 154). Jobs may start, and die.
+    The driver found a fault that it cannot clear by itself (Xid 154). Jobs may start on this GPU and then die.
 
     ## Fix
-    Do what the driver asks for before the next job.
+    Do what the driver asks for before the next job: reset the GPU, drain the node or reboot it.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)
+
+    On that node, as root, for GPU 2:
+
+        nvidia-smi --gpu-reset -i 2
 
     ## Source
-    NVML field 230, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; Xid 154 where the driver has no such field.
+    NVML field 230, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; Xid 154 where the driver does not have this field.
     """
-    found = tuple(logged(gpu, XidKind.GPU_RECOVERY_ACTION_PENDING, unless="recovery_action"))
-    yield from found
-    for device, action in gpu.each("recovery_action", or_none=bool(found)):
+    from_log = tuple(logged(gpu, XidKind.GPU_RECOVERY_ACTION_PENDING, unless="recovery_action"))
+    yield from from_log
+    for device, action in gpu.each("recovery_action", or_none=bool(from_log)):
         if action:
-            words = ACTIONS.get(action, f"action {action}")
+            asked = ACTIONS.get(action, f"perform action {action}")
             yield Finding(
-                f"the driver asks to {words} for GPU {device.index}; expected no recovery action",
+                f"GPU {device.index}: the driver asks to {asked}",
                 evidence=(Evidence(f"gpu.devices[{device.index}].recovery_action", str(action), "0"),),
                 where=Where(gpu=device.index),
             )
@@ -115,21 +144,34 @@ def gpu_recovery_action_pending(gpu: Gpu) -> Iterator[Finding]:
 
 @cause("GPU012", "compute-mode-prohibited", Severity.ERROR)
 def compute_mode_prohibited(gpu: Gpu) -> Iterator[Finding]:
-    """The compute mode of a GPU prohibits every context.
+    """A GPU has compute mode PROHIBITED.
 
     ## Why it matters
-    No process may use CUDA on this GPU ("all CUDA-capable devices are busy or unavailable"), though it looks idle.
+    No process may use CUDA on this GPU, although it looks idle: `all CUDA-capable devices are busy or unavailable`.
 
     ## Fix
-    Set the default compute mode again.
+    Set the default compute mode, as root on that node.
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 1 has compute mode PROHIBITED
+
+    On that node, as root:
+
+        # before
+        nvidia-smi -i 1 --query-gpu=compute_mode --format=csv,noheader
+        Prohibited
+        # after
+        nvidia-smi -i 1 -c 0
 
     ## Source
-    nvmlDeviceGetComputeMode answers 2.
+    nvmlDeviceGetComputeMode returns 2.
     """
     for device, mode in gpu.each("compute_mode"):
         if mode == 2:
             yield Finding(
-                f"GPU {device.index} has compute mode PROHIBITED; expected DEFAULT",
+                f"GPU {device.index} has compute mode PROHIBITED",
                 evidence=(Evidence(f"gpu.devices[{device.index}].compute_mode", "2", "0"),),
                 fix_command=f"nvidia-smi -i {device.index} -c 0",
                 where=Where(gpu=device.index),

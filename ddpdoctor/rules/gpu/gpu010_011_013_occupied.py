@@ -1,4 +1,4 @@
-"""GPU010, GPU011, GPU013: somebody else on the GPU, or a mode that lets only one in."""
+"""GPU010, GPU011, GPU013: another process uses the GPU, or its compute mode allows only one."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ MIB = 1 << 20
 IDLE_BYTES = 15 * MIB
 IDLE_SHARE = 0.01
 LITTLE_SHARE = 0.1
-"""A foreign process with less than this share of the memory leaves room for a job."""
+"""A foreign process with less than this share of the memory leaves enough for a job."""
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
-"""Beginnings of names of processes that belong to the system: MPS, persistence, DCGM."""
+"""Prefixes of the names of system processes: MPS, persistence, DCGM."""
 EXCLUSIVE = 3
 
 
 def _used(environ: Environ, gpu: Gpu) -> tuple[Device, ...]:
-    """The devices that CUDA shows to the job."""
+    """The devices that are visible to the job."""
     indices = visible(environ.variables, gpu).devices
     return tuple(d for d in gpu.answering() if d.index in indices)
 
 
 def _foreign(device: Device) -> list[GpuProcess]:
-    """Living processes that belong neither to us nor to the system. A pid that is not here may be the job's own."""
+    """Running processes that belong neither to us nor to the system. A pid that does not exist here may be the job's own."""
     return [
         p
         for p in device.processes or ()
@@ -55,32 +55,42 @@ def gpu_busy(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
     """Another process uses a GPU of the job.
 
     ## Why it matters
-    "CUDA out of memory" although the job itself has allocated little, or half the speed; often the other process is what
-    the last run left behind.
+    The job fails with `CUDA out of memory` although it has allocated little itself, or runs at half speed. The other process is
+    often a rank of the last run that did not exit.
 
     ## Fix
-    End the process that is named if it is a left-over, or give the job other GPUs.
+    End the process if it is left over from an earlier run, or give the job other GPUs.
+
+    ## Example
+    In the log:
+
+        torch.OutOfMemoryError: CUDA out of memory. [...] Process 4711 has 61.20 GiB memory in use.
+
+    On that node:
+
+        ps -fp 4711
+        kill 4711
 
     ## Source
-    nvmlDeviceGetComputeRunningProcesses. Processes above ours and those of our own job do not count.
+    nvmlDeviceGetComputeRunningProcesses. Parent processes of ddpdoctor and processes of the same job do not count.
     """
     list(gpu.each("processes"))
     for device in _used(environ, gpu):
-        found = _foreign(device)
-        if not found:
+        foreign = _foreign(device)
+        if not foreign:
             continue
-        first = max(found, key=lambda p: p.memory_used_bytes or 0)
-        held = sum(p.memory_used_bytes or 0 for p in found)
-        is_little = all(p.memory_used_bytes is not None for p in found) and held < LITTLE_SHARE * (
+        first = max(foreign, key=lambda p: p.memory_used_bytes or 0)
+        held = sum(p.memory_used_bytes or 0 for p in foreign)
+        is_little = all(p.memory_used_bytes is not None for p in foreign) and held < LITTLE_SHARE * (
             device.memory_total_bytes or 0
         )
-        memory = "" if first.memory_used_bytes is None else f" with {readable(first.memory_used_bytes)}"
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        memory = "" if first.memory_used_bytes is None else f", {readable(first.memory_used_bytes)}"
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         yield Finding(
-            f"GPU {device.index} is used by {first.command} (pid {first.pid}"
-            f"{', user ' + first.user if first.user else ''}){memory}{more}; expected no other process",
+            f"GPU {device.index} is in use by {first.command} (pid {first.pid}"
+            f"{', user ' + first.user if first.user else ''}{memory}){more}",
             (Evidence(f"gpu.devices[{device.index}].processes", f"pid {first.pid}", "no foreign process"),),
-            fix_command=f"ps -fp {','.join(str(p.pid) for p in found)}",
+            fix_command=f"ps -fp {','.join(str(p.pid) for p in foreign)}",
             where=Where(gpu=device.index),
             severity=Severity.WARNING if is_little and not device.is_loaded else None,
         )
@@ -88,20 +98,30 @@ def gpu_busy(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
 
 @cause("GPU011", "gpu-memory-in-use", Severity.WARNING)
 def gpu_memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
-    """Memory of a GPU is taken, and no process is seen that has it.
+    """Memory of a GPU is in use, but no process that holds it is visible.
 
     ## Why it matters
-    The job runs out of memory earlier than the size of the card promises. A dead process that the driver has not cleaned up,
-    or one in another container (NVML then lists a pid that is not here), holds it.
+    The job gets `CUDA out of memory` earlier than the size of the card suggests. The holder is a dead process that the driver has
+    not cleaned up, or a process in another container (NVML then lists a pid that does not exist here).
 
     ## Fix
-    Look for the holder as root on the host, and end it; reset the GPU when there is none.
+    Find the holder as root on the host and end it; if there is none, reset the GPU.
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 0 has 24 GiB in use, but no process is listed
+
+    On the host, as root:
+
+        fuser -v /dev/nvidia0
+        nvidia-smi --gpu-reset -i 0
 
     ## Source
     nvmlDeviceGetMemoryInfo version 2: `used` without the driver's reserve; more than 15 MiB (GCM's limit) and 1 % of the card.
     """
     if environ.local_rank is not None:
-        not_here("the ranks of a running job hold memory themselves")
+        not_here("the ranks of the running job use GPU memory themselves")
     list(gpu.each("memory_used_bytes"))
     for device in _used(environ, gpu):
         used, total = device.memory_used_bytes, device.memory_total_bytes
@@ -111,22 +131,21 @@ def gpu_memory_in_use(gpu: Gpu, environ: Environ) -> Iterator[Finding]:
         if used is None or total is None or device.processes is None or device.graphics_processes:
             continue
         if any(p.command is not None for p in device.processes):
-            continue  # somebody is seen: GPU010 judges it
+            continue  # the holder is visible: GPU010 judges it
         if used > max(IDLE_BYTES, IDLE_SHARE * total):
             yield at(
                 device,
                 "memory_used_bytes",
-                f"{readable(used)} of GPU {device.index} are in use and {_nobody(device)}; "
-                f"expected at most {readable(int(max(IDLE_BYTES, IDLE_SHARE * total)))}",
-                "an idle GPU",
+                f"GPU {device.index} has {readable(used)} in use, but {_no_visible_holder(device)}",
+                f"at most {readable(int(max(IDLE_BYTES, IDLE_SHARE * total)))} on an idle GPU",
                 fix_command=f"fuser -v {device.node or '/dev/nvidia*'}",
             )
 
 
-def _nobody(device: Device) -> str:
-    """Who could hold the memory, as far as that can be said from here."""
+def _no_visible_holder(device: Device) -> str:
+    """Why no holder of the memory can be named from here."""
     pids = ", ".join(str(p.pid) for p in (device.processes or ())[:3])
-    return f"the processes listed (pid {pids}) are not of this machine or container" if pids else "no process is listed"
+    return f"pid {pids} does not exist here" if pids else "no process is listed"
 
 
 @cause(
@@ -137,30 +156,44 @@ def _nobody(device: Device) -> str:
     signatures=(r"CUDA-capable device(\(s\))?s? (is/are|are) busy or unavailable",),
 )
 def compute_mode_exclusive(gpu: Gpu) -> Iterator[Finding]:
-    """The compute mode of a GPU lets only one process in.
+    """A GPU has compute mode EXCLUSIVE_PROCESS: only one process can use it.
 
     ## Why it matters
-    "CUDA-capable device(s) is/are busy or unavailable" for the second one: a rank that did not call set_device, or a
-    DataLoader worker that touches CUDA.
+    The second process gets `CUDA-capable device(s) is/are busy or unavailable`. Usually it is a rank that did not call
+    set_device, or a DataLoader worker that uses CUDA.
 
     ## Fix
-    Call torch.cuda.set_device(LOCAL_RANK) first and keep CUDA out of workers, or set the default mode.
+    Call torch.cuda.set_device(LOCAL_RANK) first and do not use CUDA in DataLoader workers, or set the default mode on that node:
+    `nvidia-smi -i N -c 0`.
+
+    ## Example
+    In the log of rank 1:
+
+        RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable
+
+    In the script:
+
+        # before
+        model = model.cuda()
+        # after
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        model = model.cuda()
 
     ## Source
-    nvmlDeviceGetComputeMode answers 3.
+    nvmlDeviceGetComputeMode returns 3.
     """
     for device, mode in gpu.each("compute_mode"):
         if mode == EXCLUSIVE:
-            text = f"GPU {device.index} has compute mode EXCLUSIVE_PROCESS; expected DEFAULT"
+            text = f"GPU {device.index} has compute mode EXCLUSIVE_PROCESS"
             yield at(device, "compute_mode", text, "0", fix_command=f"nvidia-smi -i {device.index} -c 0")
 
 
-TAKEN = "CUDA calls a GPU busy or unavailable"
+BUSY_OR_UNAVAILABLE = "CUDA reports a GPU as busy or unavailable"
 
 
-WHY_TAKEN = (
-    "Undetermined: its compute mode lets only one process in, and another one is there "
-    "(GPU013), or an earlier fault left it unusable (GPU004); `ddpdoctor gpus` on that node decides"
+BUSY_OR_BROKEN = (
+    "Either its compute mode allows only one process and another one uses it (GPU013), "
+    "or an earlier fault left it unusable (GPU004); run `ddpdoctor gpus` on that node to find out"
 )
 
 
@@ -184,21 +217,21 @@ SIBLINGS = 3
 
 
 SHARE = 0.2
-"""A foreign process that holds less than this part of what the rank itself holds is not why memory ran out."""
+"""A foreign process that holds less than this share of what the rank itself holds is not the reason."""
 
 
 @compute_mode_exclusive.look
-def gpu_taken(log: Log) -> Iterator[Finding]:
-    """CUDA refuses a GPU to a second process in the words that it also has for one that is broken."""
+def gpu_busy_or_unavailable(log: Log) -> Iterator[Finding]:
+    """CUDA refuses a GPU to a second process with the same message as for a broken GPU."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
-    for found in signed(compute_mode_exclusive, log):
-        yield retitled(found, TAKEN, WHY_TAKEN)
+    for finding in signed(compute_mode_exclusive, log):
+        yield retitled(finding, BUSY_OR_UNAVAILABLE, BUSY_OR_BROKEN)
 
 
 @gpu_busy.look
 def foreign_memory(log: Log) -> Iterator[Finding]:
-    """A rank ran out of memory on a GPU of which another process holds a good part."""
+    """A rank ran out of memory on a GPU, and another process holds a large part of its memory."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
@@ -208,16 +241,16 @@ def foreign_memory(log: Log) -> Iterator[Finding]:
     title = "Another process uses the GPU"
     if _are_siblings(lines[0].text):
         title = (
-            "Several processes with neighbouring numbers, as one launcher starts them, use this GPU: ranks that did not select "
-            "one of their own (SCRIPT002, SCRIPT003), more ranks than GPUs (GPU005), or another job"
+            "Several processes with neighbouring pids use this GPU: ranks that did not select their own GPU "
+            "(SCRIPT002, SCRIPT003), more ranks than GPUs (GPU005), or another job"
         )
     yield finding_of(log, lines, title, blames_speaker=True)
 
 
 def _are_siblings(text: str) -> bool:
-    """Whether the processes that are listed beside the rank itself are as many, as alike and as close as ranks are."""
+    """Whether the other processes listed look like ranks of one launcher: several, with close pids and similar sizes."""
     others = list(BUSY.finditer(text))
-    pids, sizes = [int(found["pid"]) for found in others], {_mib(found) for found in others}
+    pids, sizes = [int(other["pid"]) for other in others], {_mib(other) for other in others}
     return (
         len(pids) >= SIBLINGS
         and max(pids) - min(pids) <= SIBLING_PID_GAP * len(pids)
@@ -226,8 +259,8 @@ def _are_siblings(text: str) -> bool:
 
 
 def _is_foreign(text: str) -> bool:
-    """In a container the rank does not know itself by number: then what is about its own share is itself."""
-    listed = sum(_mib(found) for found in BUSY.finditer(text))
+    """In a container the rank does not know its own pid: a process of about the rank's own size is then the rank itself."""
+    listed = sum(_mib(other) for other in BUSY.finditer(text))
     own = OWN.search(text)
     if own is not None:
         return listed > SHARE * _mib(own)
@@ -237,5 +270,5 @@ def _is_foreign(text: str) -> bool:
     return listed > (1 + 2 * SHARE) * _mib(allocated) + CONTEXT_MIB
 
 
-def _mib(found: re.Match[str]) -> float:
-    return float(found["size"]) * (1024 if found["unit"] == "G" else 1)
+def _mib(process: re.Match[str]) -> float:
+    return float(process["size"]) * (1024 if process["unit"] == "G" else 1)

@@ -1,4 +1,4 @@
-"""GPU037: encrypted transfers."""
+"""GPU037: confidential computing, which encrypts transfers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,31 @@ def confidential_computing_on(gpu: Gpu) -> Iterator[Finding]:
     """Confidential computing is on.
 
     ## Why it matters
-    What goes to and from the GPUs is encrypted and copied once more, and peer access is limited: slower, and with other
-    failures than usual.
+    Transfers to and from the GPUs are encrypted and copied once more, and peer access is limited. The job is slower and can fail
+    in unusual ways.
 
     ## Fix
-    Switch it off where the job does not need it.
+    Turn confidential computing off on nodes where the job does not need it.
+
+    ## Example
+    ddpdoctor's message:
+
+        confidential computing is on
+
+    On that node:
+
+        nvidia-smi conf-compute -f
 
     ## Source
     nvmlSystemGetConfComputeState, ccFeature.
     """
     gpu.answering()
-    found = tuple(logged(gpu, XidKind.CONFIDENTIAL_COMPUTING_ON))
-    yield from found
-    if gpu.confidential_computing is None and not found:
-        not_here("the driver says nothing of confidential computing")
+    from_log = tuple(logged(gpu, XidKind.CONFIDENTIAL_COMPUTING_ON))
+    yield from from_log
+    if gpu.confidential_computing is None and not from_log:
+        not_here("the driver does not report the state of confidential computing")
     if gpu.confidential_computing:
         yield Finding(
-            "confidential computing is on; expected off for a job that does not need it",
+            "confidential computing is on",
             (Evidence("gpu.confidential_computing", "true", "false"),),
         )

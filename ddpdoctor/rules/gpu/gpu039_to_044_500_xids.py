@@ -1,4 +1,4 @@
-"""GPU039 to GPU044, GPU500: what the driver wrote into the kernel's log; and how every cause tells of its Xids."""
+"""GPU039 to GPU044, GPU500: faults in the kernel log; and how every cause reports its Xids."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ddpdoctor.facts.xids import BY_KIND, XIDS, Xid, XidKind, action, age, meani
 from ddpdoctor.findings import Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.rules import cause
 
-__all__ = ["found", "logged", "of_switches", "told"]
+__all__ = ["device_xid_findings", "logged", "of_switches", "recent_xids"]
 
 FRESH_SECONDS = 7200.0
-"""Azure's node check fails a node for two hours after such an Xid; older ones are softer here."""
+"""Azure's node check fails a node for two hours after such an Xid; an older one is reported as a warning."""
 REPEATED = 3
-"""From so many faults of programs in a day the GPU is worth a look."""
+"""This many program faults in a day on one GPU are reported."""
 MOST_SHOWN = 3
 NOTES = frozenset((63, 92, 93))
-"""Xids that ask for nothing by themselves: what they lead to is seen elsewhere."""
+"""Xids that require no action themselves: other facts show their effects."""
 CLEARED = "(None)"
 
 Place = Callable[[Xid], tuple[str, Where]]
 
 
-def told(xids: Iterable[Xid], place: Place, *, of_a_log: bool = False) -> Iterator[Finding]:
-    """One finding for each GPU or switch, about its newest line; those of one finding all show the same cause.
+def device_xid_findings(xids: Iterable[Xid], place: Place, *, of_a_log: bool = False) -> Iterator[Finding]:
+    """One finding per GPU or switch, about its newest line; all Xids of one finding show the same cause.
 
-    `place` gives the words and the place for one line. `of_a_log`: ages count from the end of a log, and are no reason to be
-    softer; a restart of the machine is.
+    `place` names the GPU or switch of one line and its place. `of_a_log`: ages count from the end of the log and do not lower the
+    severity; a reboot of the machine does.
     """
     groups: dict[tuple[str | None, str], list[Xid]] = {}
     for xid in xids:
@@ -37,17 +37,18 @@ def told(xids: Iterable[Xid], place: Place, *, of_a_log: bool = False) -> Iterat
     for group in groups.values():
         last = group[-1]
         if last.code == 154 and last.text.rstrip().endswith(CLEARED):
-            continue  # what was asked for was done
-        who, where = place(last)
+            continue  # the recovery action was carried out
+        device, where = place(last)
         word = "SXid" if last.is_switch else "Xid"
-        says = last.text[:80] if last.is_switch else meaning(last).words
-        program = f" ({last.program})" if last.program else ""
+        fault = last.text[:80] if last.is_switch else meaning(last).words
+        sentence = f"{device} {fault[3:]}" if fault.startswith("it ") else f"{device}: {fault}"
+        program = f" in {last.program}" if last.program else ""
         numbers = sorted({x.code for x in group} - {last.code})
         others = f"; also {word} {', '.join(map(str, numbers[:MOST_SHOWN]))}" if numbers else ""
         same = sum(x.code == last.code for x in group)
         times = f", {same} times" if same > 1 else ""
         yield Finding(
-            f"{word} {last.code} on {who}{_when(last, of_a_log)}{times}: {says}{program}{others}; expected none; "
+            f"{sentence} ({word} {last.code}{program}{_when(last, of_a_log)}{times}{others}); "
             f"NVIDIA's action: {action(last)}",
             tuple(
                 Evidence(_path(x, where), f"{word} {x.code}: {x.text}"[:160], "no such line")
@@ -82,28 +83,29 @@ SOFTEN = frozenset(
         XidKind.NVLINK_FAULT,
     )
 )
-"""Errors that an old line may no longer mean."""
+"""Errors that may already be cleared if the line is old."""
 
 
 def _when(xid: Xid, of_a_log: bool) -> str:
     if xid.restarts:
-        return f" before the machine was started again{f' ({xid.restarts} times)' if xid.restarts > 1 else ''}"
+        return f", {xid.restarts} reboots ago" if xid.restarts > 1 else ", before the last reboot"
     if xid.age_seconds is None:
         return ""
-    told = age(xid.age_seconds)
     if of_a_log:
-        return f" {told} before the log ends" if xid.age_seconds >= 1 else " at the log's end"
-    return f" {told} ago"
+        return f", {age(xid.age_seconds)} before the log ends" if xid.age_seconds >= 1 else ", at the end of the log"
+    return f", {age(xid.age_seconds)} ago"
 
 
-def found(gpu: Gpu, kind: XidKind, *, among: set[str] | None = None) -> Iterator[Finding]:
+def recent_xids(gpu: Gpu, kind: XidKind, *, among: set[str] | None = None) -> Iterator[Finding]:
     """The Xids of the last day that show a cause, on the GPUs at the bus ids `among`.
 
     Raises:
-        CannotLook: the kernel's log could not be read.
+        CannotLook: the kernel log could not be read.
     """
     xids = [x for x in gpu.recent() if not x.is_switch and meaning(x).kind is kind]
-    yield from told((x for x in xids if among is None or x.bus_id in among), lambda xid: _place(gpu, xid))
+    yield from device_xid_findings(
+        (x for x in xids if among is None or x.bus_id in among), lambda xid: _place(gpu, xid)
+    )
 
 
 def _place(gpu: Gpu, xid: Xid) -> tuple[str, Where]:
@@ -114,23 +116,24 @@ def _place(gpu: Gpu, xid: Xid) -> tuple[str, Where]:
 
 
 def logged(gpu: Gpu, kind: XidKind, *, unless: str = "") -> Iterator[Finding]:
-    """The same for a rule that also looks elsewhere: a log that cannot be read does not stop it.
+    """The same for a rule that has other facts too: a kernel log that cannot be read does not stop it.
 
-    `unless`: only for GPUs of which NVML does not tell this field, or does not list at all; what it tells is newer.
+    `unless`: only for GPUs that NVML does not list, or whose value of this field it does not report; its value is newer.
     """
     try:
         places = {xid.bus_id for xid in gpu.recent()}
     except CannotLook:
         return
-    told_of = {
+    reported = {
         place for place in places if (d := gpu.at(place)) is not None and (d.error or d.absent.get(unless) is None)
     }
-    yield from found(gpu, kind, among=places - told_of if unless else places)
+    yield from recent_xids(gpu, kind, among=places - reported if unless else places)
 
 
 def of_switches(gpu: Gpu) -> Iterator[Finding]:
     """The fatal faults of NVSwitches in the last day."""
-    yield from told((x for x in gpu.recent() if x.is_fatal), lambda xid: (f"the NVSwitch at {xid.bus_id}", Where()))
+    fatal = (x for x in gpu.recent() if x.is_fatal)
+    yield from device_xid_findings(fatal, lambda xid: (f"the NVSwitch at {xid.bus_id}", Where()))
 
 
 @cause(
@@ -144,15 +147,25 @@ def auxiliary_power_missing(gpu: Gpu) -> Iterator[Finding]:
     """A GPU reports that its auxiliary power is missing.
 
     ## Why it matters
-    The card comes up without its power cable and fails as soon as it has work.
+    The card starts without its power cable and fails as soon as it gets work.
 
     ## Fix
     Check the power cables of the card.
 
+    ## Example
+    In the kernel log:
+
+        NVRM: GPU does not have the necessary power cables connected.
+        NVRM: Xid (PCI:0000:3b:00): 54
+
+    After the cable is connected and the node has been started, on that node:
+
+        dmesg | grep -E "power cables|Xid"
+
     ## Source
     Xid 54; "GPU does not have the necessary power cables connected".
     """
-    yield from found(gpu, XidKind.AUXILIARY_POWER_MISSING)
+    yield from recent_xids(gpu, XidKind.AUXILIARY_POWER_MISSING)
 
 
 @cause(
@@ -163,18 +176,27 @@ def auxiliary_power_missing(gpu: Gpu) -> Iterator[Finding]:
     xids=XidKind.GPU_ENGINE_FAULT,
 )
 def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
-    """The driver reported a fault that only a reset of the GPU clears.
+    """The driver reported a fault that only a GPU reset clears.
 
     ## Why it matters
-    Ranks on this GPU hang, or get an error at an innocent line later.
+    Ranks on this GPU hang, or fail later at an unrelated line.
 
     ## Fix
-    Reset the GPU; take the node out when it happens again.
+    Reset the GPU on that node as root (`nvidia-smi --gpu-reset -i N`); if it happens again, take the node out of service.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 109, pid=2121, name=python3, Ch 00000018, errorString CTX SWITCH TIMEOUT
+
+    On that node, as root, for GPU 2:
+
+        nvidia-smi --gpu-reset -i 2
 
     ## Source
     Xids 62, 109, 110, 136, 140, 143, 155, 156, 158 (NVIDIA's catalogue: reset GPU).
     """
-    yield from found(gpu, XidKind.GPU_ENGINE_FAULT)
+    yield from recent_xids(gpu, XidKind.GPU_ENGINE_FAULT)
 
 
 @cause(
@@ -185,18 +207,27 @@ def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
     xids=XidKind.CONTAINED_MEMORY_ERROR,
 )
 def contained_memory_error(gpu: Gpu) -> Iterator[Finding]:
-    """A memory error of a GPU was contained, and ended the program that used the memory.
+    """A contained GPU memory error ended the program that used the memory.
 
     ## Why it matters
-    That program ends with an uncorrectable ECC error; the other processes of the GPU go on.
+    That program ends with `uncorrectable ECC error encountered`. Other processes on the GPU continue.
 
     ## Fix
-    Start the job again, and reset the GPU soon.
+    Start the job again, and reset the GPU soon (as root on that node: `nvidia-smi --gpu-reset -i N`).
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 94, pid=2121, name=python3, Contained: SM (0x1)
+
+    Restart the job from its last checkpoint; later, on that node, as root, for GPU 2:
+
+        nvidia-smi --gpu-reset -i 2
 
     ## Source
     Xid 94.
     """
-    yield from found(gpu, XidKind.CONTAINED_MEMORY_ERROR)
+    yield from recent_xids(gpu, XidKind.CONTAINED_MEMORY_ERROR)
 
 
 @cause(
@@ -207,18 +238,29 @@ def contained_memory_error(gpu: Gpu) -> Iterator[Finding]:
     xids=XidKind.UNCONTAINED_MEMORY_ERROR,
 )
 def uncontained_memory_error(gpu: Gpu) -> Iterator[Finding]:
-    """A memory error of a GPU was not contained: the GPU needs a reset.
+    """An uncontained GPU memory error: the GPU needs a reset.
 
     ## Why it matters
-    Every process on the GPU is affected, and later work may use spoilt values.
+    Every process on the GPU is affected, and later work may use corrupted values.
 
     ## Fix
-    Reset the GPU, then look at its remapped rows.
+    Reset the GPU on that node as root (`nvidia-smi --gpu-reset -i N`), then check its remapped rows
+    (`nvidia-smi -i N -q -d ROW_REMAPPER`).
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 95, pid=2121, name=python3, Uncontained: LTC TAG (0x2,0x0)
+
+    On that node, as root, for GPU 2:
+
+        nvidia-smi --gpu-reset -i 2
+        nvidia-smi -i 2 -q -d ROW_REMAPPER
 
     ## Source
     Xid 95.
     """
-    yield from found(gpu, XidKind.UNCONTAINED_MEMORY_ERROR)
+    yield from recent_xids(gpu, XidKind.UNCONTAINED_MEMORY_ERROR)
 
 
 @cause(
@@ -231,21 +273,33 @@ def uncontained_memory_error(gpu: Gpu) -> Iterator[Finding]:
     xids=XidKind.APPLICATION_FAULT_XID,
 )
 def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
-    """The driver logged faults that programs caused, again and again on one GPU.
+    """The driver logged a GPU fault that a program caused.
 
     ## Why it matters
-    Mostly an illegal access in a kernel. One such line says nothing of the hardware; one GPU that repeats it with unlike programs
-    may be broken.
+    The usual reason is an illegal memory access in a kernel of the program. A single such line does not point to the hardware; a
+    GPU that repeats it with different programs may be broken.
 
     ## Fix
     Look at the error of the program that ran there.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 31, pid=2121, name=python3, MMU Fault: ENGINE GRAPHICS
+
+    To find the kernel, run the job again with synchronous launches:
+
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        CUDA_LAUNCH_BLOCKING=1 torchrun --nproc-per-node 8 train.py
 
     ## Source
     Xids 13, 31, 32, 39 to 41, 43, 69 to 72, 80.
     """
     faults = [x.bus_id for x in gpu.recent() if not x.is_switch and x.code in BY_KIND[XidKind.APPLICATION_FAULT_XID]]
     places = {bus_id for bus_id, times in Counter(faults).items() if times >= REPEATED}
-    yield from found(gpu, XidKind.APPLICATION_FAULT_XID, among=places)
+    yield from recent_xids(gpu, XidKind.APPLICATION_FAULT_XID, among=places)
 
 
 @cause(
@@ -257,14 +311,24 @@ def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
     xids=XidKind.PREEMPTIVE_CLEANUP_XID,
 )
 def preemptive_cleanup_xid() -> None:
-    """The driver cleaned up after an earlier fault, or after a process that was killed.
+    """The driver cleaned up after an earlier fault or a killed process.
 
     ## Why it matters
-    "NVRM: Xid (PCI:…): 45" stands in the kernel's log beside the real fault, once for each channel of the process. It is no
-    fault of its own.
+    `NVRM: Xid (PCI:…): 45` appears in the kernel log after the real fault, once for each channel of the process. It is not a
+    fault itself.
 
     ## Fix
     Look at the Xid before it, or at what ended the process.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 13, pid=2121, name=python3, Graphics Exception
+        NVRM: Xid (PCI:0000:3b:00): 45, pid=2121, name=python3, Ch 00000010
+
+    Xid 13 is the one to look at:
+
+        dmesg | grep -B 5 "Xid.*: 45"
 
     ## Source
     Xid 45.
@@ -278,16 +342,25 @@ def preemptive_cleanup_xid() -> None:
     xids=XidKind.OTHER_XID,
 )
 def other_xid(gpu: Gpu) -> Iterator[Finding]:
-    """The driver logged a fault that has no page of its own here.
+    """The driver logged an Xid that has no manual page of its own here.
 
     ## Why it matters
-    Some of these Xids are about engines that training does not use, others tell of a card that begins to fail. Azure takes a
-    node out for Xids 56, 57, 58, 65, 68, 73 and 81.
+    Some of these Xids concern engines that training does not use, others show that a card begins to fail. Azure takes a node out
+    of service for Xids 56, 57, 58, 65, 68, 73 and 81.
 
     ## Fix
-    Look the number up in NVIDIA's catalogue of Xids.
+    Look the number up in NVIDIA's Xid catalogue.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 58, Edc: 1
+
+    On that node, to see whether it repeats:
+
+        dmesg | grep "Xid"
 
     ## Source
-    Every Xid in the kernel's log that no other cause names.
+    Every Xid in the kernel log that belongs to no other cause.
     """
-    yield from found(gpu, XidKind.OTHER_XID)
+    yield from recent_xids(gpu, XidKind.OTHER_XID)

@@ -1,1 +1,1 @@
-"""Causes of other areas as dumps, stacks and the ranks of a stuck job show them."""
+"""Causes of other areas, as seen in dumps, stacks and the ranks of a stuck job."""

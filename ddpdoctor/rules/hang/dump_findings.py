@@ -1,4 +1,4 @@
-"""What Flight Recorder dumps show: LOG001, SCRIPT024, SCRIPT026 to SCRIPT029, SCRIPT034, SCRIPT035."""
+"""Findings from Flight Recorder dumps: LOG001, SCRIPT024, SCRIPT026 to SCRIPT029, SCRIPT034, SCRIPT035."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
-MOST_LEFT = 3
+MOST_LEFT_OUT = 3
 
 
 @functools.lru_cache(maxsize=1)
@@ -23,25 +23,29 @@ def compared_dumps(hang: Hang) -> tuple[Conflict, ...]:
 def conflicts(hang: Hang, *causes: ConflictCause) -> Iterator[Conflict]:
     if not hang.dumps:
         not_here("no Flight Recorder dumps")
-    return (each for each in compared_dumps(hang) if each.cause in causes)
+    return (conflict for conflict in compared_dumps(hang) if conflict.cause in causes)
 
 
-def conflict_finding(hang: Hang, each: Conflict, more: str = "", severity: Severity | None = None) -> Finding:
-    """The finding about one conflict; `more` is what the rule adds to its words."""
-    op = each.op or each.expected
-    seen = "nothing" if each.op is None else f"{each.op}{each.op.place}"
-    left = choose(hang.dumps)[1][:MOST_LEFT]
+def conflict_finding(hang: Hang, conflict: Conflict, more: str = "", severity: Severity | None = None) -> Finding:
+    """The finding about one conflict; `more` is what the rule appends to its message."""
+    op = conflict.op or conflict.expected
+    call = "nothing" if conflict.op is None else f"{conflict.op}{conflict.op.place}"
+    left_out = choose(hang.dumps)[1][:MOST_LEFT_OUT]
     return Finding(
-        each.message + more,
+        conflict.message + more,
         (
-            Evidence("hang.dumps", f"{ranges(each.ranks)}: {seen}" if each.ranks else seen, str(each.expected or "")),
-            *(Evidence("hang.dumps", f"left out: {words}") for words in left),
+            Evidence(
+                "hang.dumps",
+                f"{ranges(conflict.ranks)}: {call}" if conflict.ranks else call,
+                str(conflict.expected or ""),
+            ),
+            *(Evidence("hang.dumps", f"left out: {dump}") for dump in left_out),
         ),
         where=Where(
-            rank=each.ranks[0] if len(each.ranks) == 1 else None,
+            rank=conflict.ranks[0] if len(conflict.ranks) == 1 else None,
             file=op.file if op is not None else None,
             line=op.line if op is not None else None,
         ),
-        ranks=each.ranks,
+        ranks=conflict.ranks,
         severity=severity,
     )

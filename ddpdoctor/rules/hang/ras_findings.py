@@ -1,4 +1,4 @@
-"""What NCCL's RAS shows: LOG001, LOG004."""
+"""Findings from NCCL's RAS: LOG001, LOG004."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
 
 def ras_finding(ras: Ras, peers: tuple[Peer, ...], message: str, severity: Severity | None = None) -> Finding:
-    only = peers[0] if len(peers) == 1 else None
+    single = peers[0] if len(peers) == 1 else None
     return Finding(
         message,
         (Evidence("hang.ras", f"communicator {ras.name}: {ranges(p.rank for p in peers)}", "the same on all ranks"),),
-        where=Where(host=only.host or None if only else None, rank=only.rank if only else None),
+        where=Where(host=single.host or None if single else None, rank=single.rank if single else None),
         ranks=tuple(p.rank for p in peers),
         severity=severity,
     )

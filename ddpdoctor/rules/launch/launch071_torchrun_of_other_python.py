@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import correcting, replace_word
+
+__all__ = ["is_plain_torchrun"]
 
 
 @cause(
@@ -38,7 +42,7 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
         python -m torch.distributed.run --nproc-per-node=2 train.py
     """
     if versions.torchrun_path is None:
-        if launch is None or not launch.lines or not _is_looked_for(launch.lines[0]):
+        if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
             not_here("no torchrun on PATH")
         yield Finding(
             "no torchrun on PATH (the shell reports `command not found`)",
@@ -52,17 +56,29 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
     if own is None or shell is None:
         not_here("torchrun or python on PATH is a shim, so its environment is unknown")
     if own != shell:
-        yield Finding(
+        mismatch = Finding(
             f"torchrun is from {own}, but python from {shell}",
             (
                 Evidence("versions.torchrun_prefix", own, shell),
                 Evidence("versions.torchrun_path", versions.torchrun_path),
             ),
-            fix_command="python -m torch.distributed.run",
         )
+        if versions.shell_has_torch is False:
+            yield replace(mismatch, fix=f"Activate {own}, or install torch for {versions.shell_python}.")
+        else:
+            yield _with_python(mismatch, launch)
 
 
-def _is_looked_for(line: LaunchLine) -> bool:
+def _with_python(finding: Finding, launch: Launch | None) -> Finding:
+    """The finding with the launcher started by the interpreter: in the line, if there is one."""
+    if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
+        return replace(finding, fix_command="python -m torch.distributed.run")
+    line = launch.lines[0]
+    word = line.layers[0].program
+    return correcting(finding, launch, (line, [replace_word(word, "python", "-m", "torch.distributed.run")]))
+
+
+def is_plain_torchrun(line: LaunchLine) -> bool:
     """Whether the shell of this machine looks for torchrun on PATH when it runs the line."""
     command = next((word for word in line.argv if word.assignment is None), None)
     is_here = line.file is None and line.starter is not None and line.layers[0] is line.starter

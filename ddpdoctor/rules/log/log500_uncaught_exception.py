@@ -205,6 +205,7 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
     return Finding(
         f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        fix=_fix(log, group),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
             node_rank=first.who.node_rank if group.count == 1 else None,
@@ -221,6 +222,19 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
     )
 
 
+def _fix(log: Log, group: _Group) -> str:
+    """Where to correct the script, what to compare where only some ranks raised, and where the whole traceback is."""
+    first, place = group.first, group.first.place
+    name = log.sources[first.source].name
+    lines = f"{first.begin}-{first.number}" if 0 < first.begin < first.number else str(first.number)
+    parts = ["Correct the script" if place is None else f"Correct {place.file}:{place.line}"]
+    if group.ranks and _all_ranks(log) - set(group.ranks):
+        who = names_of(group.ranks, ())
+        parts.append(f"only {who} raised it: compare its data, files and arguments with those of another rank")
+    parts.append(f"full traceback: {name}:{lines}")
+    return "; ".join(parts) + "."
+
+
 @cause("LOG500", "uncaught-exception", Severity.ERROR, stage=CausalStage.DEATH)
 def uncaught_exception(log: Log) -> Iterator[Finding]:
     """The training script ended with an exception.
@@ -230,7 +244,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     the end of the log. The place named here is the innermost frame of the job's own code.
 
     ## Fix
-    Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
+    Correct the script at the place that the finding names; the full traceback is at the lines of the log that it names.
     """
     yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)

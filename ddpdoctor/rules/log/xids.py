@@ -13,7 +13,7 @@ from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import XID_FOLLOW_LINES, XID_LINES
 from ddpdoctor.logs.gpu_addresses import gpu_at
 from ddpdoctor.rules import Rule
-from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import application_fault_xid, told
+from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import application_fault_xid, device_xid_findings
 from ddpdoctor.rules.log.signatures import by_signatures
 
 KERNELS = (13, 31)
@@ -32,7 +32,7 @@ def xids_of(kind: XidKind) -> Callable[[Xid], bool]:
 def xid_findings(rule: Rule, shows: Callable[[Xid], bool], log: Log) -> Iterator[Finding]:
     """What a log shows of a cause by Xids, and by its signatures where no Xid stands."""
     kept = [xid for xid in log.xids if shows(xid)]
-    for found in told(kept, functools.partial(_place, log), of_a_log=True):
+    for found in device_xid_findings(kept, functools.partial(_place, log), of_a_log=True):
         yield _in_order(log, rule, kept, found)
     # What ranks and other programs print about the same cause has no Xid.
     numbers = {

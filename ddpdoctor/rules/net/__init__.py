@@ -1,1 +1,1 @@
-"""What is wrong with the network of one node: names, addresses, ports, the interfaces that NCCL and Gloo choose."""
+"""`net`: names, addresses, ports, RDMA, and the interfaces that NCCL and Gloo choose."""

@@ -1,4 +1,4 @@
-"""NET001: the master port belongs to somebody else."""
+"""NET001: another program uses the master port."""
 
 from __future__ import annotations
 
@@ -30,19 +30,36 @@ __all__ = ["port_in_use"]
 def port_in_use(
     environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:
-    """The port of the job's store is held by a program that is no part of the job.
+    """The port of the job's store is in use by another program.
 
     ## Why it matters
-    Rank 0 ends with "The server socket has failed to listen on any local network address … EADDRINUSE, message: address
-    already in use". The other ranks know nothing of it: they connect to the stranger and wait for an answer that never
-    comes, even past an explicit timeout. Under c10d the error is swallowed altogether. The holder is often a rank of the
-    last run that nobody ended.
+    Rank 0 fails with `The server socket has failed to listen on any local network address … EADDRINUSE, message: address
+    already in use`, and under c10d this error is not even printed. The other ranks connect to the other program, often a rank
+    of an earlier run, and wait forever, even beyond an explicit timeout.
 
     ## Fix
-    End the process that holds the port, or give the job another --master-port on every node; on one node leave the port out.
+    End the process that holds the port, or use another `--master-port` on every node; on a single node leave the port out.
+
+    ## Example
+    In the log of rank 0:
+
+        The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98,
+        name: EADDRINUSE, message: address already in use
+
+    On node 0, end the old rank:
+
+        ddpdoctor ports
+        kill 4711
+
+    Or on every node, use another port:
+
+        # before
+        torchrun --nnodes 2 --master-addr node0 --master-port 29500 train.py
+        # after
+        torchrun --nnodes 2 --master-addr node0 --master-port 29501 train.py
 
     ## Source
-    torch TCPStore binds every address with SO_REUSEADDR, so sockets in TIME_WAIT are no obstacle.
+    torch TCPStore binds every address with SO_REUSEADDR, so sockets in TIME_WAIT do not block it.
     """
     yield from observed(probe.seen(Kind.PORT_TAKEN, Kind.STRANGER) if probe else (), expected="the job's own store")
     if nodes is not None:
@@ -53,57 +70,57 @@ def port_in_use(
     assert environ is not None
     assert net is not None
     if net.is_master is False:
-        yield from _from_afar(net, environ)
+        yield from _on_another_node(net, environ)
         return
     if environ.master_port is None:
         return
     port = net.need(net.port, "port")
     if port.is_taken and not any(s.is_ours for s in port.sockets):
-        yield _here(net, port)
+        yield _on_this_node(net, port)
 
 
-def _here(net: Net, port: Port) -> Finding:
+def _on_this_node(net: Net, port: Port) -> Finding:
     holder = next((s for s in port.sockets if s.state == "LISTEN"), None) or next(iter(port.sockets), None)
-    offer = f"use port {net.free_port}, which is free here" if net.free_port else "use another port"
+    offer = f"use port {net.free_port}, which is free here," if net.free_port else "use another port"
     if holder is not None and holder.is_orphan and holder.pid is not None:
-        fix = f"It looks like a rank that a finished run left behind: kill {holder.pid}; or {offer}, on every node."
+        fix = f"Run `kill {holder.pid}` on this node (probably a rank of a finished run), or {offer} on every node."
     else:
-        fix = f"End the program that holds it, or {offer}, on every node."
+        fix = f"End that program on this node, or {offer} on every node."
     return Finding(
-        f"port {port.number} (MASTER_PORT) is taken {_by(holder)}; the store of the job cannot listen there",
+        f"port {port.number} (MASTER_PORT) is in use by {_program(holder)}",
         evidence=(Evidence("net.port.bind_error", port.bind_error or "", "the port can be bound"),),
         fix=fix,
         fix_command=f"export MASTER_PORT={net.free_port}" if net.free_port else None,
     )
 
 
-def _by(holder: PortSocket | None) -> str:
+def _program(holder: PortSocket | None) -> str:
     if holder is None:
-        return "by a socket that /proc/net/tcp does not show"
-    state = "listening" if holder.state == "LISTEN" else f"{holder.state}, towards {holder.remote or 'nobody'}"
+        return "a socket that /proc/net/tcp does not list"
+    state = "" if holder.state == "LISTEN" else f", {holder.state} to {holder.remote or 'an unknown address'}"
     if holder.pid is None:
         of_user = f" of user {holder.user}" if holder.user else ""
-        return f"by a process{of_user} that cannot be seen from here, another user's or outside of this container ({state})"
-    inside = f" in container {holder.container}" if holder.container else ""
-    return f"by pid {holder.pid} ({holder.command or '?'}) of user {holder.user or '?'}{inside} ({state})"
+        return f"a process{of_user} not visible here (another user or container{state})"
+    container = f", container {holder.container}" if holder.container else ""
+    return f"{holder.command or 'an unknown program'} (pid {holder.pid}, user {holder.user or 'unknown'}{container}{state})"
 
 
-def _from_afar(net: Net, environ: Environ) -> Iterator[Finding]:
+def _on_another_node(net: Net, environ: Environ) -> Iterator[Finding]:
     best = net.best_attempt
     if best is None or best.outcome not in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT):
         return
-    # A store whose resolver is slow looks up every client's name first, and cannot answer meanwhile.
+    # A store with a slow resolver looks up the name of every client first, and cannot answer meanwhile.
     is_slow = best.outcome is ConnectOutcome.SILENT and any(r.is_late or r.seconds > 0.5 for r in net.reverse)
-    said = (
-        "answers as no TCPStore does"
+    behaviour = (
+        "something else is listening there (not a TCPStore)"
         if best.outcome is ConnectOutcome.STRANGER
-        else "accepts and never answers a TCPStore ping"
+        else "it accepts connections but does not answer a TCPStore ping"
     )
     host, port = environ.master_addr or best.address, environ.master_port
     yield Finding(
-        f"{host:.80} port {port} ({best.address}) {said}: it is not the job's store that listens there",
+        f"{host:.80} port {port} ({best.address}) is not the job's store: {behaviour}",
         evidence=(Evidence("net.attempts[0].outcome", best.outcome.value, "store, or refused before the job starts"),),
-        fix="On the master node, find who listens with `ddpdoctor ports`, end it, or use another port on every node.",
+        fix="Run `ddpdoctor ports` on the master node and end the program that is listening, or use another port on every node.",
         where=Where(peer=best.address),
         severity=Severity.WARNING if is_slow else None,
     )

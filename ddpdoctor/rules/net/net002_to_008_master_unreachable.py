@@ -1,4 +1,4 @@
-"""NET002, NET004 to NET008: the way from this node to the master, up to the point where it ends."""
+"""NET002 to NET008: why this node cannot reach the master."""
 
 from __future__ import annotations
 
@@ -62,34 +62,44 @@ __all__ = [
 def master_addr_unresolvable(
     environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
-    """This node cannot turn MASTER_ADDR into an address.
+    """This node cannot resolve MASTER_ADDR.
 
     ## Why it matters
-    Every rank here repeats "The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 - Name or service
-    not known)" for up to 30 minutes; newer releases end with a plain timeout that does not mention the name.
+    Every rank on this node repeats `The IPv6 network addresses of (HOST, PORT) cannot be retrieved (gai error: -2 - Name or
+    service not known)` for up to 30 minutes. Newer releases end with a plain timeout that does not mention the name.
 
     ## Fix
-    Put the IP address of rank 0's node into MASTER_ADDR, or make the name known here through DNS or /etc/hosts.
+    Set MASTER_ADDR to the IP address of rank 0's node on all nodes, or add the name to DNS or to /etc/hosts of this node.
+
+    ## Example
+    In the log:
+
+        The IPv6 network addresses of (node-99, 29500) cannot be retrieved (gai error: -2 - Name or service not known).
+
+    On all nodes:
+
+        # before
+        export MASTER_ADDR=node-99
+        # after
+        export MASTER_ADDR=10.20.0.10
     """
-    is_malformed = (
-        environ is not None and malformation(environ.master_addr or "") is not None
-    )  # ENV016 tells what it is
+    is_malformed = environ is not None and malformation(environ.master_addr or "") is not None  # ENV016 reports it
     for finding in observed(probe.seen(Kind.UNRESOLVABLE) if probe else ()):
         yield replace(finding, role=Role.CONSEQUENCE, caused_by=master_addr_malformed.code) if is_malformed else finding
     if only_probed(probe, environ, net):
         return
     assert environ is not None
     assert net is not None
-    asked = net.master_name
-    if asked is None or asked.addresses or is_malformed:
+    lookup = net.master_name
+    if lookup is None or lookup.addresses or is_malformed:
         return
-    if asked.name == net.hostname:
-        return  # NET014: this machine does not know its own name
+    if lookup.name == net.hostname:
+        return  # NET014: this machine cannot resolve its own name
     yield Finding(
-        f"MASTER_ADDR={shorten(asked.name)} cannot be resolved on this node ({asked.error or 'no address'}, "
-        f"after {asked.seconds:.1f} s); a name that every node knows, or an IP address, was expected",
-        evidence=(Evidence("net.master_name.error", asked.error or "no address", "at least one address"),),
-        severity=Severity.WARNING if asked.is_late else None,
+        f"MASTER_ADDR={shorten(lookup.name)} cannot be resolved on this node ({lookup.error or 'no address'}, "
+        f"after {lookup.seconds:.1f} s)",
+        evidence=(Evidence("net.master_name.error", lookup.error or "no address", "at least one address"),),
+        severity=Severity.WARNING if lookup.is_late else None,
     )
 
 
@@ -111,19 +121,31 @@ def master_addr_unresolvable(
     ),
 )
 def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """A node cannot connect to the store of the job, and neither its name nor its port is the reason.
+    """A node cannot connect to the job's store.
 
     ## Why it matters
-    "The client socket has timed out after …ms while trying to connect to (HOST, PORT)": each side prints something else, and
-    the reason is in a third place.
+    The ranks of this node fail with `The client socket has timed out after …ms while trying to connect to (HOST, PORT)`.
+    Other nodes print other messages, and none of them names the reason.
 
     ## Fix
-    Check from this node that HOST:PORT is an address of rank 0's node, that rank 0 runs there, and that the port is open.
+    Run `nc -zv HOST PORT` on this node; check that HOST is an address of rank 0's node, that rank 0 runs there, and that
+    the port is open.
+
+    ## Example
+    In the log of node 1:
+
+        The client socket has timed out after 600000ms while trying to connect to (node0, 29500).
+
+    On node 1, and then on node 0:
+
+        getent hosts node0
+        nc -zv node0 29500
+        ddpdoctor ports
     """
     if nodes is None and probe is None:
-        not_here("neither other nodes nor a probe were looked at")
+        not_here("neither other nodes nor a probe were examined")
     if nodes is not None:
-        yield from reachability_findings.other_ways(nodes)
+        yield from reachability_findings.other_failures(nodes)
     if probe is not None:
         yield from observed(probe.seen(Kind.UNREACHABLE), expected="the job's store")
 
@@ -136,14 +158,26 @@ def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) ->
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
 )
 def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """Nothing at all comes back from the master's address.
+    """The master's address does not answer at all.
 
     ## Why it matters
-    The first line, "The server socket on [ADDR]:PORT has timed out, will retry.", comes after more than two minutes. The
-    address is stale or wrong, or everything to it is filtered on the way.
+    torch prints its first line after more than two minutes: `The server socket on [ADDR]:PORT has timed out, will retry.` The
+    address is stale or wrong, or a firewall drops everything that is sent to it.
 
     ## Fix
-    Set MASTER_ADDR to an address of rank 0's node on a network that all nodes of the job share.
+    Set MASTER_ADDR on all nodes to an address of rank 0's node, on a network that all nodes of the job share.
+
+    ## Example
+    In the log:
+
+        The server socket on [10.20.0.10]:29500 has timed out, will retry.
+
+    On node 0, list its addresses; then on all nodes:
+
+        # before
+        export MASTER_ADDR=10.20.0.10
+        # after
+        export MASTER_ADDR=10.30.0.10
     """
     yield from observed(probe.seen(Kind.SILENT) if probe and not is_second_store(probe) else ())
     if only_probed(probe, net):
@@ -152,7 +186,7 @@ def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = N
     attempt = _ended(net, ConnectOutcome.NO_ANSWER)
     if attempt is not None and not attempt.pings:
         yield _finding(
-            net, attempt, f"{attempt.address} answers nothing: no connection within {attempt.seconds:.1f} s, no ping"
+            net, attempt, f"{attempt.address} does not answer (no connection within {attempt.seconds:.1f} s, no ping)"
         )
 
 
@@ -164,14 +198,31 @@ def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = N
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
 )
 def master_addr_without_host(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """Nobody on the local network has the master's address.
+    """No machine on the local network has the master's address.
 
     ## Why it matters
-    torch says "errno: 113 - No route to host" within seconds and goes on trying for 30 minutes. The subnet is right, and
-    no machine in it answers to the address: it is switched off, or the address is mistyped or stale.
+    torch prints `errno: 113 - No route to host` within seconds and retries for 30 minutes. The subnet is right, but the
+    machine is switched off, or the address is mistyped or stale.
 
     ## Fix
-    Correct MASTER_ADDR, and check that the node with rank 0 is up.
+    Correct MASTER_ADDR on all nodes, and check that the node with rank 0 is up.
+
+    ## Example
+    In the log:
+
+        The client socket has failed to connect to [10.20.0.10]:29500 (errno: 113 - No route to host).
+
+    On this node:
+
+        ping -c 1 10.20.0.10
+        ip neigh show 10.20.0.10
+
+    Then on all nodes:
+
+        # before
+        export MASTER_ADDR=10.20.0.10
+        # after
+        export MASTER_ADDR=10.20.0.11
     """
     yield from observed(probe.seen(Kind.MASTER_WITHOUT_HOST) if probe else ())
     if only_probed(probe, net):
@@ -194,14 +245,27 @@ def master_addr_without_host(net: Net | None = None, probe: Probe | None = None)
     ),
 )
 def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """No route leads from this node to the master's address.
+    """This node has no route to the master's address.
 
     ## Why it matters
-    torch says "errno: 101 - Network is unreachable", or "errno: 22 - Invalid argument" where a blackhole route was set,
-    and tries again until the timeout.
+    torch prints `errno: 101 - Network is unreachable`, or `errno: 22 - Invalid argument` if a blackhole route is set, and
+    retries until the timeout.
 
     ## Fix
-    Add the route, or set MASTER_ADDR to an address in a network that this node reaches.
+    Add the route on this node, or set MASTER_ADDR on all nodes to an address in a network that this node can reach.
+
+    ## Example
+    In the log:
+
+        The client socket has failed to connect to [10.20.0.10]:29500 (errno: 101 - Network is unreachable).
+
+    On this node, as root:
+
+        # before
+        ip route get 10.20.0.10
+        RTNETLINK answers: Network is unreachable
+        # after
+        ip route add 10.20.0.0/24 via 192.168.1.1
     """
     yield from observed(probe.seen(Kind.NO_ROUTE) if probe else ())
     if only_probed(probe, net):
@@ -218,13 +282,24 @@ def no_route_to_master(net: Net | None = None, probe: Probe | None = None) -> It
 def master_port_dropped(
     net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
-    """The master answers a ping, and packets to its port are dropped.
+    """The master answers ping, but packets to its port are dropped.
 
     ## Why it matters
-    Names resolve and ping works, so the network looks healthy; the first line of torch comes after two minutes.
+    Names resolve and ping works, so the network looks healthy. torch prints its first line after two minutes:
+    `The server socket on [ADDR]:PORT has timed out, will retry.`
 
     ## Fix
-    Open the master port between the nodes of the job in the firewall or the security group.
+    Open the master port between the nodes of the job, in the firewall of the master's node or in the security group.
+
+    ## Example
+    In the log of node 1:
+
+        The server socket on [10.20.0.10]:29500 has timed out, will retry.
+
+    On node 0, as root (firewalld):
+
+        firewall-cmd --permanent --add-rich-rule='rule family=ipv4 source address=10.20.0.0/24 accept'
+        firewall-cmd --reload
     """
     if nodes is not None:
         yield from reachability_findings.dropped(nodes)
@@ -235,22 +310,30 @@ def master_port_dropped(
     assert net is not None
     attempt = _ended(net, ConnectOutcome.NO_ANSWER)
     if attempt is not None and attempt.pings:
-        yield _finding(
-            net, attempt, f"{attempt.address} answers a ping, but nothing comes back from its port: a firewall drops it"
-        )
+        yield _finding(net, attempt, f"{attempt.address} answers ping, but packets to its port are dropped (firewall)")
 
 
 @cause("NET008", "master-port-rejected", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def master_port_rejected(
     net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
-    """A firewall forbids connections to the master's port.
+    """A firewall rejects connections to the master's port.
 
     ## Why it matters
-    torch prints "errno: 113 - No route to host" although the route is fine, and tries again until the timeout.
+    torch prints `errno: 113 - No route to host` although the route is fine, and retries until the timeout.
 
     ## Fix
-    Open the master port between the nodes of the job in the firewall.
+    Open the master port between the nodes of the job, in the firewall of the master's node.
+
+    ## Example
+    In the log of node 1:
+
+        The client socket has failed to connect to [10.20.0.10]:29500 (errno: 113 - No route to host).
+
+    On node 0, as root (firewalld):
+
+        firewall-cmd --permanent --add-rich-rule='rule family=ipv4 source address=10.20.0.0/24 accept'
+        firewall-cmd --reload
     """
     if nodes is not None:
         yield from reachability_findings.rejected(nodes)
@@ -261,33 +344,35 @@ def master_port_rejected(
     assert net is not None
     attempt = _ended(net, ConnectOutcome.PROHIBITED)
     if attempt is not None:
-        yield _finding(
-            net, attempt, f"connections to {attempt.address} are forbidden on the way (errno {attempt.errno})"
-        )
+        yield _finding(net, attempt, f"a firewall rejects connections to {attempt.address} (errno {attempt.errno})")
 
 
 def _ended(net: Net, outcome: ConnectOutcome) -> Attempt | None:
-    """The best attempt, where it ended so; None when there was nothing to reach. A skip when no attempt came back."""
+    """The best attempt if it ended with this outcome; None if there was nothing to connect to.
+
+    Raises:
+        CannotLook: no attempt ended in time.
+    """
     if net.is_master is not False:
-        return None  # this node is the master, or NET002 says why it is not known
+        return None  # this node is the master, or the master is unknown: NET002
     if net.port is None:
-        return None  # without a port number there was nothing to knock at: ENV015
+        return None  # no port number to connect to: ENV015
     best = net.best_attempt
     if best is None:
-        unanswered("the connection to the master did not come back in time")
+        unanswered("the connection attempt to the master did not end in time")
     return best if best.outcome is outcome else None
 
 
-def _finding(net: Net, attempt: Attempt, said: str) -> Finding:
+def _finding(net: Net, attempt: Attempt, reason: str) -> Finding:
     return Finding(
-        f"the master cannot be reached: {said}; an open port, or a refusal before the job starts, was expected",
+        f"the master is unreachable: {reason}",
         evidence=(Evidence("net.attempts[0].outcome", attempt.outcome.value, "store or refused"),),
         where=Where(peer=_peer(net, attempt)),
     )
 
 
 def _peer(net: Net, attempt: Attempt) -> str:
-    """The short name of the machine that could not be reached; its address where nobody told a name."""
+    """The short name of the machine that could not be reached, or its address if the name is unknown."""
     name = net.master_name.name if net.master_name is not None else attempt.address
     return attempt.address if is_ip(name) else name.partition(".")[0]
 
@@ -299,29 +384,30 @@ _SERVED = (Operator.JOB, Operator.STATEFULSET)
 
 
 @master_addr_unresolvable.look
-def host_network_names(launch: Launch) -> Iterator[Finding]:
-    """A first pod that no resolver knows: a name without the pods' service, or pods that ask the host's resolver."""
+def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
+    """A first pod whose name does not resolve: a name without the pods' service, or pods that use the host's resolver."""
     for line in launch.lines:
         pod, agent = line.pod, line.agent
-        if pod is not None and agent is not None and (given := _names_no_service(line, agent, pod)) is not None:
+        if pod is not None and agent is not None and (given := _name_without_service(line, agent, pod)) is not None:
             wanted = f"{pod.name}-0.{pod.service}" if pod.service else "a service in the pods' subdomain"
-            text = f"{given.value}: the pods' service is {pod.service or 'not set'}; expected {wanted}"
-            yield point(launch, line, given.value_word, text, wanted, None)
+            text = f"{given.value} does not resolve: the pods' service is {pod.service or 'not set'}"
+            label = f"use {wanted}" if pod.service else "set the pods' service"
+            yield replace(point(launch, line, given.value_word, text, wanted, None), label=label)
         if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
             continue
         if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):
             continue
         policy = pod.dns_policy or "not set"
         yield Finding(
-            f"hostNetwork with dnsPolicy {policy}: the pods ask the host's resolver for the first pod's service; "
-            "expected ClusterFirstWithHostNet",
+            f"hostNetwork with dnsPolicy {policy}: the first pod's name does not resolve in the pods",
             (Evidence("launch.pod.dns_policy", policy, "ClusterFirstWithHostNet"),),
-            fix="Add dnsPolicy: ClusterFirstWithHostNet beside hostNetwork: true.",
+            fix="Add `dnsPolicy: ClusterFirstWithHostNet` next to `hostNetwork: true`.",
             where=manifest_place(line, pod.host_network_at),
+            label="add dnsPolicy: ClusterFirstWithHostNet",
         )
 
 
-def _names_no_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
+def _name_without_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
     """An address such as `train-0.train` whose second part is not the service of the pods."""
     dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
     given = layer.given(dest)
@@ -339,17 +425,17 @@ def _has_own_address(line: LaunchLine) -> bool:
 
 @master_port_dropped.look
 def master_port_closed(launch: Launch) -> Iterator[Finding]:
-    """No rule of the policies lets the job's pods connect to the master port."""
+    """The network policies do not let the job's pods connect to the master port."""
     for line, pod, port in closing_policies(launch):
         if is_shut(pod, port):
-            named = "any port" if port is None else f"its master port {port}"
-            text = f"the policy lets no pod of the job connect to {named}, it opens {open_ports_text(pod)}"
-            yield policy_finding(line, pod, f"{text}: expected all TCP ports between the pods of the job")
+            closed = "all ports" if port is None else f"master port {port}"
+            text = f"the network policy blocks {closed} between the job's pods (it opens {open_ports_text(pod)})"
+            yield replace(policy_finding(line, pod, text), label="allow all TCP between the pods")
 
 
 @store_unreachable.look
 def store_unreachable_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.STORE_UNREACHABLE)
@@ -357,7 +443,7 @@ def store_unreachable_in_log(log: Log) -> Iterator[Finding]:
 
 @master_addr_swallows_packets.look
 def master_addr_swallows_packets_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_ADDR_SWALLOWS_PACKETS)
@@ -365,7 +451,7 @@ def master_addr_swallows_packets_in_log(log: Log) -> Iterator[Finding]:
 
 @master_addr_without_host.look
 def master_addr_without_host_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_ADDR_WITHOUT_HOST)
@@ -373,7 +459,7 @@ def master_addr_without_host_in_log(log: Log) -> Iterator[Finding]:
 
 @master_port_dropped.look
 def master_port_dropped_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_PORT_DROPPED)
@@ -381,7 +467,7 @@ def master_port_dropped_in_log(log: Log) -> Iterator[Finding]:
 
 @master_port_rejected.look
 def master_port_rejected_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_PORT_REJECTED)

@@ -1,4 +1,4 @@
-"""NET009 to NET011, NET023: the network between the nodes, as each of them tried it towards the others."""
+"""NET009 to NET011, NET023: the network between the nodes, as tested from each node to the others."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 __all__ = [
     "data_ports_blocked",
     "data_ports_cut_between_nodes",
-    "gloo_elsewhere",
     "mtu_mismatch",
+    "unreachable_gloo_addresses",
     "worker_store_port_blocked",
 ]
 
-_WORDS = {
+_OUTCOMES = {
     ConnectOutcome.REFUSED: "refused",
-    ConnectOutcome.NO_ANSWER: "dropped (no answer)",
+    ConnectOutcome.NO_ANSWER: "dropped",
     ConnectOutcome.NO_HOST: "no route to host",
     ConnectOutcome.NO_ROUTE: "no route",
     ConnectOutcome.PROHIBITED: "prohibited",
     ConnectOutcome.STRANGER: "answered by another machine",
-    ConnectOutcome.SILENT: "accepted and then silent",
+    ConnectOutcome.SILENT: "accepted, then no answer",
 }
 MOST_PAIRS = 8
 
@@ -67,69 +67,103 @@ MOST_PAIRS = 8
     ),
 )
 def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:
-    """Only the master port is open between the nodes, or at one of them.
+    """Only the master port is open between the nodes.
 
     ## Why it matters
-    The rendezvous succeeds, so the network is declared healthy. Then Gloo says "Connect timeout [none]" after five times the
-    timeout, and NCCL hangs or gets "No route to host": both listen at ports that the kernel chooses.
+    The rendezvous succeeds, so the network looks healthy. Then Gloo fails with `Connect timeout [none]` after five times the
+    timeout, and NCCL hangs or fails with `No route to host`: both listen on ports that the kernel chooses.
 
     ## Fix
-    Open all TCP ports between the nodes of the job, not only the master port: the node's firewall, or the cloud's security
-    group.
+    Open all TCP ports between the nodes of the job, not only the master port, in each node's firewall or in the cloud's
+    security group.
+
+    ## Example
+    In the log of rank 0:
+
+        socketPollConnect: Connect to 10.20.0.11<43251> returned 113(No route to host), exceeded error retry count
+
+    On every node, as root (firewalld), for the job's subnet:
+
+        # before
+        firewall-cmd --add-port=29500/tcp
+        # after
+        firewall-cmd --permanent --add-rich-rule='rule family=ipv4 source address=10.20.0.0/24 accept'
+        firewall-cmd --reload
     """
     links = _tried(nodes)
     bad = [link for link in links if link.outcome is not None]
     culprits = _culprits(nodes, bad, links)
     if culprits is not None:
-        yield _finding(nodes, bad, culprits, "connections to high ports fail", "open ports")
+        yield _finding(nodes, bad, culprits, "high ports are blocked", "open ports")
 
 
 @cause("NET010", "data-ports-cut-between-nodes", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def data_ports_cut_between_nodes(nodes: Nodes) -> Iterator[Finding]:
-    """Two nodes cannot reach each other's ports, while each of them reaches others.
+    """Two nodes cannot connect to each other, but can connect to other nodes.
 
     ## Why it matters
-    A healthy rank that waits for one of the two fails first and looks guilty; the pair itself fails minutes later.
+    A healthy rank that waits for one of the two fails first and looks like the cause. The pair itself fails minutes later.
 
     ## Fix
-    Open all TCP ports between these two nodes: look for a firewall rule for single addresses, or a route that one of them lacks.
+    Open all TCP ports between these two nodes: look for a firewall rule for single addresses, or a route missing on one of
+    them.
+
+    ## Example
+    ddpdoctor's message:
+
+        high ports are blocked between node 1 (node1) and node 2 (node2): 10.20.0.12:40000 dropped
+
+    On node 1 (10.20.0.11), with node 2 being 10.20.0.12:
+
+        ip route get 10.20.0.12
+        iptables -L -n | grep 10.20.0.12
     """
     links = _tried(nodes)
     bad = [link for link in links if link.outcome is not None]
     if not bad or _culprits(nodes, bad, links) is not None:
         return
     for pair in _pairs(bad)[:MOST_PAIRS]:
-        found = [link for link in bad if {link.source, link.target} == set(pair)]
-        yield _finding(nodes, found, [nodes.nodes[i] for i in pair], "connections to high ports fail", "open ports")
+        links_of_pair = [link for link in bad if {link.source, link.target} == set(pair)]
+        yield _finding(nodes, links_of_pair, [nodes.nodes[i] for i in pair], "high ports are blocked", "open ports")
 
 
 @cause("NET011", "worker-store-port-blocked", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """The second store port of a c10d launch, a random one on the node of group rank 0, is closed.
+    """The second store port of a c10d launch is closed.
 
     ## Why it matters
-    The agents meet, and then the workers time out "while trying to connect to" a port that nobody typed: c10d gives them a
-    store of their own at a port that the kernel chooses.
+    c10d gives the workers a store of their own, on a random port of the node with group rank 0. The agents join, but then the
+    workers time out `while trying to connect to` a port that nobody typed.
 
     ## Fix
-    Open the ephemeral ports between the nodes, or use static rendezvous with a fixed --master-port.
+    Open the ephemeral ports between the nodes, or use static rendezvous with a fixed `--master-port` on every node.
+
+    ## Example
+    In the log of a worker on node 1:
+
+        The client socket has timed out after 600000ms while trying to connect to (node0, 43251).
+
+    On every node (N is 0 on the first, 1 on the second):
+
+        # before
+        torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 train.py
+        # after
+        torchrun --nnodes 2 --node-rank N --master-addr node0 --master-port 29500 train.py
     """
     if probe is not None and is_second_store(probe):
         kinds = (Kind.SILENT, Kind.PORT_DROPPED, Kind.PORT_REJECTED)
-        yield from observed(probe.seen(*kinds), expected="an open port: the agents have met already")
+        yield from observed(probe.seen(*kinds), expected="an open port: the agents have already joined")
     if nodes is None and probe is not None:
         return
     if nodes is None:
-        not_here("no meeting of nodes")
+        not_here("no multi-node check")
     links = _tried(nodes)
     if nodes.form != Form.C10D:
         not_here("no c10d rendezvous")
     bad = [link for link in links if link.outcome is not None and link.target == 0]
     if bad:
-        found = _finding(
-            nodes, bad, [nodes.nodes[0]], "the workers' store on group rank 0's node is out of reach", "open"
-        )
-        yield replace(found, role=Role.CONSEQUENCE, caused_by=data_ports_blocked.code)
+        finding = _finding(nodes, bad, [nodes.nodes[0]], "the port of the workers' store is blocked", "open")
+        yield replace(finding, role=Role.CONSEQUENCE, caused_by=data_ports_blocked.code)
 
 
 @cause(
@@ -141,15 +175,28 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
     signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
 )
 def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:
-    """Small packets pass between the nodes and large ones vanish.
+    """Small packets pass between the nodes, but large ones are lost.
 
     ## Why it matters
-    ping, the rendezvous and small collectives work. The first large tensor hangs and ends after twenty seconds with "writev …:
-    Connection timed out". A card, a switch port or a tunnel on the way has a smaller MTU than the cards believe.
+    ping, the rendezvous and small collectives work, but the first large tensor hangs and fails after twenty seconds with
+    `writev …: Connection timed out`. A NIC, a switch port or a tunnel on the path has a smaller MTU than the sending NICs use.
 
     ## Fix
-    Give all cards and switch ports of the path one MTU; ping -M do -s 8972 HOST shows whether 9000 bytes pass, -s 1472
-    whether 1500 do.
+    Set one MTU on all NICs and switch ports of the path. From one node to the other, `ping -M do -s 8972 HOST` shows whether
+    9000 bytes pass, `-s 1472` whether 1500 do.
+
+    ## Example
+    In the log:
+
+        gloo::IoException: writev [10.20.0.11]:43251: Connection timed out
+
+    On all nodes, as root, if the switch passes only 1500 bytes:
+
+        # before
+        ip link show eth0
+        2: eth0: <BROADCAST,MULTICAST,UP> mtu 9000
+        # after
+        ip link set eth0 mtu 1500
     """
     links = _tried(nodes)
     bad = [link for link in links if link.is_echoed is False]
@@ -157,40 +204,40 @@ def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:
         return
     culprits = _culprits(nodes, bad, links)
     sizes = {nodes.nodes[i].traits.get("net.mtu") for link in bad for i in (link.source, link.target)} - {None}
-    told = f"; their MTU is {', '.join(sorted(str(s) for s in sizes))}" if sizes else ""
+    mtu = f" (MTU {', '.join(sorted(str(s) for s in sizes))})" if sizes else ""
     if culprits is None:
         culprits = [nodes.nodes[i] for i in _pairs(bad)[0]]
-    yield _finding(nodes, bad, culprits, f"32 KiB do not come back although small messages do{told}", "an echo")
+    yield _finding(nodes, bad, culprits, f"messages of 32 KiB are lost{mtu}", "an echo")
 
 
 def _tried(nodes: Nodes) -> list[NodeLink]:
-    """The links that were tried, but for those to an address of Gloo's that only NET024 has something to say about.
+    """The links that were tested, except those that fail only because of Gloo's address (NET024).
 
     Raises:
-        CannotLook: none was.
+        CannotLook: none was tested.
     """
     links = [link for link in nodes.links if link.address]
     if not links:
-        not_here("the network between the nodes was not tried")
+        not_here("the network between the nodes was not tested")
     return [link for link in links if not _is_gloos_fault(nodes, link)]
 
 
-def gloo_elsewhere(nodes: Nodes) -> Iterator[Finding]:
-    """NET024: nobody reaches a node at the address that Gloo would publish, and others reach it at another one."""
-    lost = [link for link in nodes.links if _is_gloos_fault(nodes, link)]
-    for index in dict.fromkeys(link.target for link in lost):
+def unreachable_gloo_addresses(nodes: Nodes) -> Iterator[Finding]:
+    """NET024: nodes that the others can reach, but not at the address that Gloo would publish."""
+    failed = [link for link in nodes.links if _is_gloos_fault(nodes, link)]
+    for index in dict.fromkeys(link.target for link in failed):
         target = nodes.nodes[index]
-        sources = [nodes.nodes[link.source] for link in lost if link.target == index]
+        sources = [nodes.nodes[link.source] for link in failed if link.target == index]
         yield Finding(
-            f"Gloo takes {target.gloo_address} on {target.title}, which {named(sources)} cannot reach, while its address"
-            f" {_other(target)} can be reached: expected an address on a network that the nodes share",
+            f"Gloo uses {target.gloo_address} on {target.title}, which {named(sources)} cannot reach;"
+            f" {_other(target)} is reachable",
             (Evidence(f"nodes[{target.title}].gloo_address", target.gloo_address or "", _other(target) or ""),),
             where=place([target]),
         )
 
 
 def _is_gloos_fault(nodes: Nodes, link: NodeLink) -> bool:
-    """Whether a link fails only because of the address that Gloo chose: the same node reaches the target at another one."""
+    """Whether a link fails only because of Gloo's address: the same node reaches the target at another address."""
     target = nodes.nodes[link.target]
     if link.outcome is None or link.address != target.gloo_address or _other(target) is None:
         return False
@@ -198,7 +245,7 @@ def _is_gloos_fault(nodes: Nodes, link: NodeLink) -> bool:
 
 
 def _other(node: Node) -> str | None:
-    """The first address that NCCL would use, where it is not Gloo's."""
+    """The first address that NCCL would use, if it is not Gloo's."""
     first = node.nccl_addresses[0].partition("/")[0] if node.nccl_addresses else None
     return first if first != node.gloo_address else None
 
@@ -209,7 +256,7 @@ def _pairs(links: Sequence[NodeLink]) -> list[tuple[int, int]]:
 
 
 def _culprits(nodes: Nodes, bad: Sequence[NodeLink], links: Sequence[NodeLink]) -> list[Node] | None:
-    """The nodes to blame: those none of whose links works. All of them, when that is so everywhere; None for single pairs."""
+    """The nodes without a working link; all nodes if no link works anywhere; None if only single pairs fail."""
     if not bad:
         return None
     broken = set(_pairs(bad))
@@ -226,32 +273,31 @@ def _culprits(nodes: Nodes, bad: Sequence[NodeLink], links: Sequence[NodeLink]) 
     return None
 
 
-def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], what: str, expected: str) -> Finding:
+def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], problem: str, expected: str) -> Finding:
     pairs = _pairs(bad)
     both = {(link.source, link.target) for link in bad}
     one_way = [pair for pair in pairs if not ((pair[0], pair[1]) in both and (pair[1], pair[0]) in both)]
     first = bad[0]
     source, target = nodes.nodes[first.source], nodes.nodes[first.target]
-    how = _WORDS.get(first.outcome, first.outcome.value) if first.outcome else "connected, but the echo was lost"
-    shown = f"{source.host} -> {target.host} at {first.address}:{first.port}: {how}"
+    outcome = _OUTCOMES.get(first.outcome, first.outcome.value) if first.outcome else "echo lost"
     more = f", and {len(bad) - 1} more of {len(nodes.links)} links" if len(bad) > 1 else ""
     direction = ", in one direction only" if one_way and len(pairs) == 1 else ""
     if len(culprits) == 2 or len(pairs) == 1:
         a, b = (nodes.nodes[i] for i in pairs[0])
-        who = f"between {a.title} and {b.title}{direction}"
-        blamed, other = (target, source) if direction else (a, b)  # who lets nothing in, where that can be told
+        between = f"between {a.title} and {b.title}{direction}"
+        blamed, other = (target, source) if direction else (a, b)  # the node that accepts no connection, if known
         where = Where(host=blamed.host, node_rank=blamed.node_rank, peer=other.host)
     elif len(culprits) == 1:
-        who = f"between {culprits[0].title} and the other nodes"
+        between = f"between {culprits[0].title} and the other nodes"
         where = place(culprits)
     else:
-        who, where = "between the nodes", Where()
+        between, where = "between the nodes", Where()
     return Finding(
-        f"{what} {who} ({shown}{more}), while the master port is open",
+        f"{problem} {between}: {first.address}:{first.port} {outcome}{more}",
         tuple(
             Evidence(
                 f"nodes.links[{nodes.nodes[x.source].host}->{nodes.nodes[x.target].host}]",
-                _WORDS.get(x.outcome, x.outcome.value) if x.outcome else "echo lost",
+                _OUTCOMES.get(x.outcome, x.outcome.value) if x.outcome else "echo lost",
                 expected,
             )
             for x in bad[:16]
@@ -261,76 +307,82 @@ def _finding(nodes: Nodes, bad: Sequence[NodeLink], culprits: Sequence[Node], wh
 
 
 EPHEMERAL = (32768, 60999)
-"""The ports that Linux gives to NCCL, to Gloo and to the second store of c10d."""
+"""The ports that Linux assigns to NCCL, to Gloo and to the second store of c10d."""
 
 
 @data_ports_blocked.look
-def only_some_open(launch: Launch) -> Iterator[Finding]:
-    """The policies open the master port and not the random ones of NCCL and Gloo."""
+def only_some_ports_open(launch: Launch) -> Iterator[Finding]:
+    """The policies open the master port, but not the random ports of NCCL and Gloo."""
     for line, pod, port in closing_policies(launch):
         if not is_shut(pod, port) and not covers(pod, EPHEMERAL):
-            text = f"between the job's pods the policy opens {open_ports_text(pod)} alone, and NCCL and Gloo choose random ones"
-            yield policy_finding(line, pod, f"{text}: expected all TCP ports between the pods of the job")
+            text = (
+                f"the network policy opens only {open_ports_text(pod)} between the pods; NCCL and Gloo use random ports"
+            )
+            yield replace(policy_finding(line, pod, text), label="allow all TCP between the pods")
 
 
 @worker_store_port_blocked.look
-def published(launch: Launch) -> Iterator[Finding]:
-    """A container that publishes the endpoint's port alone, with the c10d rendezvous."""
+def only_endpoint_port_published(launch: Launch) -> Iterator[Finding]:
+    """A container that publishes only the endpoint's port, with the c10d rendezvous."""
     for line, _, plan in agents(launch):
-        box = container_of(line)
-        if box is None or not box.is_bridged or not plan.is_multinode or plan.backend != "c10d" or plan.is_standalone:
+        container = container_of(line)
+        if container is None or not container.is_bridged or plan.is_standalone:
             continue
-        if plan.port not in box.ports or len(box.ports) > 100:
+        if not plan.is_multinode or plan.backend != "c10d":
             continue
-        text = (
-            f"the container publishes {len(box.ports)} port{'s' * (len(box.ports) > 1)}, {plan.port} among them, and c10d "
-            "gives the workers a second, random one: expected --network=host"
+        if plan.port not in container.ports or len(container.ports) > 100:
+            continue
+        ports = f"port {plan.port}" if len(container.ports) == 1 else f"{len(container.ports)} ports"
+        text = f"the container publishes only {ports}; c10d gives the workers a second, random port"
+        word = next(
+            (g.value_word for g in container.layer.reading.given if g.flag in ("-p", "--publish")), container.run
         )
-        word = next((g.value_word for g in box.layer.reading.given if g.flag in ("-p", "--publish")), box.run)
         edits = [
             replace_word(w, "--network=host")
             for w in [word]
-            if w is not box.run and "=" in w.text and w.text.startswith("-")
+            if w is not container.run and "=" in w.text and w.text.startswith("-")
         ]
-        yield point(launch, line, word, text, "--network=host", edits or None)
+        yield replace(point(launch, line, word, text, "--network=host", edits or None), label="use --network=host")
 
 
 NO_ANSWER = re.compile(r"Connection timed out|no POLLOUT events|unable to complete a TCP connection")
 
 
-NO_ANSWER_TITLE = "A rank got no answer from another one"
+NO_ANSWER_TITLE = "A rank got no answer from another rank"
 
 
-UNSURE_PORTS = (
-    "Undetermined: only the master port is open between the nodes (NET009), the address "
-    "is that of an interface which leads to no other node (NET021), or the other machine was gone"
+PORTS_OR_INTERFACE = (
+    "Either only the master port is open between the nodes (NET009), the address belongs to an interface that "
+    "the other nodes cannot reach (NET021), or the other machine was down; `ddpdoctor check -- LAUNCH` on every node decides"
 )
 
 
 @data_ports_blocked.look
-def unanswered(log: Log) -> Iterator[Finding]:
-    """Ports that give no answer; that a machine refuses, or has no route, is more than that."""
+def no_answer_in_log(log: Log) -> Iterator[Finding]:
+    """Connections without an answer, which leave the reason open; a refusal or a missing route does not."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
-    for found in signed(data_ports_blocked, log):
-        is_open = all(NO_ANSWER.search(each.seen or "") for each in found.evidence)
-        yield retitled(found, NO_ANSWER_TITLE, UNSURE_PORTS) if is_open else found
+    for finding in signed(data_ports_blocked, log):
+        is_open = all(NO_ANSWER.search(line.seen or "") for line in finding.evidence)
+        yield retitled(finding, NO_ANSWER_TITLE, PORTS_OR_INTERFACE) if is_open else finding
 
 
 @mtu_mismatch.look
 def large_packets_lost(log: Log) -> Iterator[Finding]:
-    """Large messages that were not acknowledged, or a work request that the adapter refused, for which MTUs are one reason."""
+    """Large messages that were not acknowledged, or a work request that the adapter refused, possibly because of the MTU."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
     lines = matching_lines(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
     if lines:
-        yield finding_of(log, lines, "Small packets pass between the nodes and large ones vanish", blames_speaker=True)
+        yield finding_of(
+            log, lines, "Small packets pass between the nodes, but large ones are lost", blames_speaker=True
+        )
     refused = matching_lines(log, (r"local access violation work queue error",))
     if refused:
         undetermined = (
-            "Undetermined: MTUs that differ between the ends (NET023), or memory that the card may not read (NET033); "
-            "NCCL_NET_GDR_LEVEL=LOC for one run decides"
+            "Either the MTUs of the two ends differ (NET023), or the adapter cannot read the GPU memory (NET033); "
+            "one run with NCCL_NET_GDR_LEVEL=LOC decides"
         )
         title = "An RDMA adapter refused a work request"
         yield finding_of(log, refused, title, undetermined, blames_speaker=True)

@@ -1,9 +1,10 @@
-"""NET012: a c10d rendezvous whose store nobody hosts, as the nodes' lines show it."""
+"""NET012: a c10d rendezvous whose store no node hosts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
@@ -11,7 +12,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, NodeCommand, Severity, Where
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import cause
@@ -25,20 +26,33 @@ _FALSE = ("0", "false", "f", "no", "n")
 def rdzv_host_mismatch(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
-    """No node takes itself for the owner of the rendezvous endpoint.
+    """No node hosts the rendezvous store, because no hostname matches the endpoint.
 
     ## Why it matters
-    Nothing listens although the host is up and the port is free: with c10d a node hosts the store only if the endpoint is its
-    hostname or an address of that name. A second card's address, an alias, or 127.0.1.1 in /etc/hosts means that nobody does.
+    With c10d a node hosts the store only if the endpoint is its hostname or an address of that name. With the address of
+    another NIC, an alias, or 127.0.1.1 in /etc/hosts, nothing listens, although the host is up and the port is free.
 
     ## Fix
-    Use node 0's own hostname as the endpoint, or --rdzv-conf is_host=1 there and is_host=0 elsewhere, or static rendezvous.
+    Use node 0's own hostname as the endpoint on all nodes, or set `--rdzv-conf is_host=1` on node 0 and `is_host=0` on the
+    others, or use static rendezvous.
+
+    ## Example
+    ddpdoctor's message:
+
+        no node hosts the store at ib-node0:29400, although it resolves to node 0 (node0)
+
+    On every node:
+
+        # before
+        torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint ib-node0:29400 train.py
+        # after
+        torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 train.py
 
     ## Source
     torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
     """
     if nodes is not None:
-        yield from _met(nodes)
+        yield from _owners(nodes)
     if only_met(nodes, launch):
         return
     assert launch is not None
@@ -60,12 +74,12 @@ def rdzv_host_mismatch(
                 launch,
                 line,
                 layer,
-                "this line, which all nodes run, has is_host=0" if not alone else "the only node has is_host=0",
+                "this line has is_host=0 and runs on all nodes" if not alone else "the only node has is_host=0",
             )
 
 
-def _met(nodes: Nodes) -> Iterator[Finding]:
-    """Nobody, or more than one, by torch's own test on each machine."""
+def _owners(nodes: Nodes) -> Iterator[Finding]:
+    """No node, or more than one, hosts the store, by torch's own test on each machine."""
     if nodes.form != Form.C10D or len(nodes.nodes) < 2:
         return
     owners = [node for node in nodes.nodes if node.owns]
@@ -74,7 +88,7 @@ def _met(nodes: Nodes) -> Iterator[Finding]:
     if len({node.machine for node in owners}) > 1:
         yield about(
             owners,
-            f"{named(owners)} all take themselves for the owner of {endpoint}: expected one, each of them hosts a store",
+            f"{named(owners)} would each host a store for {endpoint}",
             "nodes.owns",
             named(owners),
             "one node",
@@ -82,47 +96,50 @@ def _met(nodes: Nodes) -> Iterator[Finding]:
         )
     if owners or not (len(nodes.nodes) >= (nodes.expected or 0) or any(node.is_at_master for node in nodes.nodes)):
         return
-    there = next((node for node in nodes.nodes if node.is_at_master), None)
-    leads = f", although it leads to {there.title}" if there is not None else ""
-    wanted = f"{there.host} as the endpoint" if there is not None else "one owner"
+    master = next((node for node in nodes.nodes if node.is_at_master), None)
+    resolved = f", although it resolves to {master.title}" if master is not None else ""
+    option = f"--rdzv-endpoint={master.host}:{first.master_port}" if master is not None else None
     yield Finding(
-        f"no node takes itself for the owner of {endpoint}{leads}: nobody hosts the store; expected {wanted}",
+        f"no node hosts the store at {endpoint}{resolved}",
         (Evidence("nodes.owns", "none", "one node"),),
-        where=Where(host=there.host if there else None),
-        fix_command=f"--rdzv-endpoint={there.host}:{first.master_port}" if there is not None else None,
+        where=Where(host=master.host if master else None),
+        fix=f"Start torchrun with {option} on every node." if option is not None else "",
+        fix_command=option,
+        fix_commands=(NodeCommand("all nodes", option),) if option is not None else (),
     )
 
 
 def _is_host(plan: Plan) -> bool | None:
-    """What rdzv_conf says of hosting the store; None when it leaves it to torch."""
+    """Whether rdzv_conf makes this node host the store; None if it leaves that to torch."""
     match = re.search(r"(?:^|,)\s*is_host\s*=\s*(\w+)", plan.settings["rdzv_conf"].value or "")
     return None if match is None else match[1].lower() not in _FALSE
 
 
-def _not_hosting(launch: Launch, line: LaunchLine, layer: Layer, seen: str) -> Finding:
+def _not_hosting(launch: Launch, line: LaunchLine, layer: Layer, setting: str) -> Finding:
     given = layer.given("rdzv_conf")
     word = layer.program if given is None else given.value_word
     edits = None
     if given is not None and is_known(given.value_word.text) and launch.nodes[:1]:
         edits = [replace_word(word, re.sub(r"(is_host\s*=\s*)\w+", r"\g<1>1", word.text))]
-    return point(
-        launch, line, word, f"{seen}: nobody hosts the store; expected is_host=1 on one node", "is_host=1", edits
-    )
+    finding = point(launch, line, word, f"{setting}: no node hosts the store", "is_host=1", edits)
+    return replace(finding, label="set is_host=1 on node 0")
 
 
 def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
-    """The endpoint against the names that ssh is given: addresses cannot be compared with names."""
+    """The endpoint compared with the node names given to ssh; addresses cannot be compared with names."""
     names = [(h or "").rpartition("@")[2].lower() for h in hosts]
     endpoint = (plan.host or "").lower()
     if not endpoint or is_loopback(endpoint) or not all(names) or any(_is_address(n) for n in (endpoint, *names)):
         return
     if endpoint.partition(".")[0] in {n.partition(".")[0] for n in names}:
         return
-    told = f"the endpoint is {plan.host}, and the nodes are {', '.join(names[:4])}"
-    text = f"{told}: the store is hosted by the node that has this name, or an address of its own name"
+    text = (
+        f"endpoint {plan.host} is not the name of any node ({', '.join(names[:4])}), so perhaps no node hosts the store"
+    )
     given = None if line.agent is None else line.agent.given("rdzv_endpoint")
     if given is not None:
-        yield point(launch, line, given.value_word, text, "a node's own hostname", None, severity=Severity.WARNING)
+        finding = point(launch, line, given.value_word, text, "a node's own hostname", None, severity=Severity.WARNING)
+        yield replace(finding, label="use node 0's own hostname")
 
 
 def _is_address(name: str) -> bool:
@@ -131,5 +148,5 @@ def _is_address(name: str) -> bool:
 
 @rdzv_host_mismatch.look
 def on_lines(launch: Launch) -> Iterable[Finding]:
-    """The same from the lines alone."""
+    """The same check on launch lines only."""
     return rdzv_host_mismatch(launch, None, job_of_launch(launch)) or ()

@@ -1,4 +1,4 @@
-"""NET013, NET014, NET016, NET017, NET046: what this node's own name leads to, since Gloo and c10d publish it."""
+"""NET013, NET014, NET016, NET017, NET046: what this node's own name resolves to; Gloo and c10d publish it."""
 
 from __future__ import annotations
 
@@ -38,32 +38,44 @@ __all__ = [
 def local_addr_unresolvable(
     environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:
-    """The full name of this node, which c10d tells the other nodes, leads nowhere.
+    """This node's FQDN, which c10d advertises to the other nodes, does not resolve.
 
     ## Why it matters
-    The rendezvous succeeds, and then the workers time out "while trying to connect to (NAME, PORT)" with a name that
-    nobody typed: c10d publishes `socket.getfqdn()` of the node that gets group rank 0.
+    c10d publishes `socket.getfqdn()` of the node that gets group rank 0. The rendezvous succeeds, but then the workers time out
+    `while trying to connect to (NAME, PORT)` with a name that nobody typed.
 
     ## Fix
-    Start torchrun with --local-addr=<this node's routable address> on each node, or repair reverse DNS.
+    Start torchrun on each node with `--local-addr=ADDRESS`, a routable address of that node, or repair reverse DNS.
+
+    ## Example
+    In the log of a worker:
+
+        The client socket has timed out after 600000ms while trying to connect to (node0.localdomain, 43251).
+
+    On node 0 (use the node's own address on each node):
+
+        # before
+        torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 train.py
+        # after
+        torchrun --local-addr=10.20.0.10 --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 train.py
     """
     if nodes is not None:
         yield from net025_026_names_of_nodes.unknown_to_others(nodes)
         return
     if environ is None or net is None:
-        not_here("environment and network were not looked at")
+        not_here("environment and network were not examined")
     own, full = _own(net), net.full_name
     net.need_several_nodes(environ)
     if full is None or not own.addresses or is_loopback(own.addresses[0]) or _is_number(net.hostname):
-        return  # NET014, NET016 and NET017 are nearer to the cause
+        return  # NET014, NET016 and NET017 name the cause more precisely
     if full.is_late:
         unanswered("the full hostname was not resolved in time")
     useless = full.name.partition(".")[0] == "localhost" or full.name.endswith(".arpa")
     if full.addresses and not useless:
         return
     yield Finding(
-        f"c10d would publish {full.name[:80]} for this node, and that name "
-        + ("means every machine itself" if useless else f"cannot be resolved ({full.error or 'no address'})"),
+        f"c10d would advertise this node as {full.name[:80]}, "
+        + ("which is useless on other nodes" if useless else f"which does not resolve ({full.error or 'no address'})"),
         evidence=(Evidence("net.full_name.name", full.name[:80], "a name that the other nodes can resolve"),),
         severity=None if environ.get("PET_RDZV_BACKEND") == "c10d" else Severity.WARNING,
     )
@@ -80,16 +92,32 @@ def own_hostname_unresolvable(environ: Environ, net: Net, versions: Versions | N
     """This machine cannot resolve its own hostname.
 
     ## Why it matters
-    Since torch 2.12 even a torchrun on one node publishes the hostname and then repeats "The IPv6 network addresses of
-    (NAME, PORT) cannot be retrieved (gai error: …)" until it gives up after ten minutes. Gloo warns "Unable to resolve
-    hostname to a (local) address" and takes the loopback, which no other node can reach.
+    Since torch 2.12 even torchrun on one node repeats `The IPv6 network addresses of (NAME, PORT) cannot be retrieved (gai
+    error: …)` for ten minutes and then fails. Gloo warns `Unable to resolve hostname to a (local) address` and uses the
+    loopback interface, which no other node can reach.
 
     ## Fix
-    Add the hostname to /etc/hosts; on one node torchrun --local-addr=127.0.0.1 does as well.
+    Add the hostname to /etc/hosts of this node; for a single-node job `torchrun --local-addr=127.0.0.1` is enough.
+
+    ## Example
+    In the log:
+
+        The IPv6 network addresses of (cpu-vm, 43251) cannot be retrieved (gai error: -2 - Name or service not known).
+
+    On that node, as root:
+
+        echo "10.20.0.11 $(hostname)" >> /etc/hosts
+
+    Or, for a job on one node:
+
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        torchrun --local-addr=127.0.0.1 --nproc-per-node 8 train.py
     """
     own = _own(net)
     if own.is_late:
-        unanswered("the own hostname was not resolved in time")
+        unanswered("this machine's hostname was not resolved in time")
     if own.addresses:
         return
     works = not net.spans_nodes(environ) and (_is_old(versions) or _has_other_address(environ, net))
@@ -107,21 +135,34 @@ def own_hostname_unresolvable(environ: Environ, net: Net, versions: Versions | N
     signatures=(r"any network address of \(\d+, \d+\)", r"\[::ffff:0\.\d+\.\d+\.\d+\]"),
 )
 def hostname_numeric(net: Net) -> Iterator[Finding]:
-    """The hostname is a number, and the resolver takes it for an IPv4 address.
+    """The hostname is a number, which is read as an IPv4 address.
 
     ## Why it matters
-    getaddrinfo reads a name of digits as one 32-bit address before it asks anybody, so even one node tries to connect to
-    an address such as [::ffff:0.0.48.57].
+    getaddrinfo reads a name of digits as one 32-bit address before it asks any resolver. Even a single-node job then tries to
+    connect to an address such as `[::ffff:0.0.48.57]`.
 
     ## Fix
-    Give the machine a hostname with a letter in it, or start torchrun with --local-addr=<IP address>.
+    Give the machine a hostname that contains a letter, or start torchrun on it with `--local-addr=IP_ADDRESS`.
+
+    ## Example
+    In the log, on a machine called 12345:
+
+        The client socket has failed to connect to any network address of (12345, 29500).
+
+    On that node, as root:
+
+        # before
+        hostname
+        12345
+        # after
+        hostnamectl set-hostname node-12345
     """
     if _is_number(net.hostname):
         value = int(net.hostname)
         address = ".".join(str(value >> shift & 255) for shift in (24, 16, 8, 0))
         yield Finding(
-            f"the hostname {net.hostname} consists of digits and is read as the address {address}",
-            evidence=(Evidence("net.hostname", net.hostname, "a name with a letter in it"),),
+            f"hostname {net.hostname} consists only of digits and is read as the address {address}",
+            evidence=(Evidence("net.hostname", net.hostname, "a name with a letter"),),
         )
 
 
@@ -137,19 +178,32 @@ def hostname_numeric(net: Net) -> Iterator[Finding]:
 def hostname_resolves_to_loopback(
     environ: Environ | None = None, net: Net | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
-    """This node's own hostname leads to its loopback in a job of several nodes.
+    """This node's own hostname resolves to its loopback address in a multi-node job.
 
     ## Why it matters
-    Gloo publishes that address, and the other ranks connect to themselves: "timed out connecting: SO_ERROR: Connection
-    refused, remote=[127.0.1.1]". Debian and Ubuntu write this line into /etc/hosts. With one such node a job may work by
-    luck, depending on which address is greater. On a single machine the line is harmless.
+    Gloo publishes that address, so the other ranks connect to themselves: `timed out connecting: SO_ERROR: Connection
+    refused, remote=[127.0.1.1]`. Debian and Ubuntu write this line into /etc/hosts; it is harmless on a single machine, and
+    with one such node a job may still work by luck, depending on which address is greater.
 
     ## Fix
-    Map the hostname to the node's routable address in /etc/hosts, or set GLOO_SOCKET_IFNAME to its interface.
+    Map the hostname to the node's routable address in /etc/hosts of this node, or set GLOO_SOCKET_IFNAME to its
+    interface.
+
+    ## Example
+    In the log of another node:
+
+        timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:43251
+
+    In /etc/hosts of this node (node1):
+
+        # before
+        127.0.1.1   node1
+        # after
+        10.20.0.11  node1
     """
-    seen = [each for each in probe.seen(Kind.GLOO_LOOPBACK) if "=" not in (each.value or "")] if probe else []
-    yield from observed(seen, expected="an address that the other nodes reach")
-    if seen or only_probed(probe, environ, net):
+    observations = [o for o in probe.seen(Kind.GLOO_LOOPBACK) if "=" not in (o.value or "")] if probe else []
+    yield from observed(observations, expected="an address that the other nodes can reach")
+    if observations or only_probed(probe, environ, net):
         return
     assert environ is not None
     assert net is not None
@@ -157,36 +211,48 @@ def hostname_resolves_to_loopback(
     net.need_several_nodes(environ)
     if environ.get("GLOO_SOCKET_IFNAME") or not own.addresses:
         return
-    taken = next((ip for ip in own.addresses if net.is_own(ip)), None)
-    if taken is None or not is_loopback(taken):
+    address = next((ip for ip in own.addresses if net.is_own(ip)), None)
+    if address is None or not is_loopback(address):
         return
     routable = next((i.name for i in net.interfaces if i.name in net.way_out and i.addresses), None)
     yield Finding(
-        f"the hostname {net.hostname[:80]} resolves to {taken}, which every other node takes for itself",
-        evidence=(Evidence("net.own_name.addresses[0]", taken, "an address that the other nodes reach"),),
+        f"hostname {net.hostname[:80]} resolves to {address}; on every other node that address is the node itself",
+        evidence=(Evidence("net.own_name.addresses[0]", address, "an address that the other nodes can reach"),),
         fix_command=f"export GLOO_SOCKET_IFNAME={routable}" if routable else None,
     )
 
 
 @cause("NET046", "own-hostname-resolves-elsewhere", Severity.ERROR, explains=("NET004", "NET005", "NET006", "ENV020"))
 def own_hostname_resolves_elsewhere(environ: Environ, net: Net, versions: Versions | None = None) -> Iterator[Finding]:
-    """This node's own hostname leads to an address that the node does not have.
+    """This node's own hostname resolves to an address of another machine.
 
     ## Why it matters
-    c10d publishes the name, so the ranks connect to another machine, or to nobody, and wait until the timeout. No message
-    names the stale entry.
+    c10d publishes the name, so the ranks connect to another machine, or to none, and wait until the timeout. No message names
+    the stale entry.
 
     ## Fix
-    Correct the entry of this host in /etc/hosts or DNS; until then set GLOO_SOCKET_IFNAME and --local-addr.
+    Correct the entry of this host in /etc/hosts or DNS; until then set GLOO_SOCKET_IFNAME and `--local-addr` on this node.
+
+    ## Example
+    ddpdoctor's message:
+
+        hostname node1 resolves to 10.99.0.5, which is not an address of this node (10.20.0.11)
+
+    In /etc/hosts of this node:
+
+        # before
+        10.99.0.5   node1
+        # after
+        10.20.0.11  node1
     """
     own = _own(net)
     if not own.addresses or _is_number(net.hostname) or any(net.is_own(ip) for ip in own.addresses):
         return
     if not net.own_addresses:
-        unanswered("the addresses of this node are not known")
+        unanswered("the addresses of this node are unknown")
     works = not net.spans_nodes(environ) and (_is_old(versions) or _has_other_address(environ, net))
     yield Finding(
-        f"the hostname {net.hostname[:80]} resolves to {own.addresses[0]}, which is no address of this node "
+        f"hostname {net.hostname[:80]} resolves to {own.addresses[0]}, which is not an address of this node "
         f"({', '.join(ip for ip in net.own_addresses if not is_loopback(ip))[:120] or 'it has none'})",
         evidence=(Evidence("net.own_name.addresses[0]", own.addresses[0], "an address of this node"),),
         severity=Severity.WARNING if works else None,
@@ -203,32 +269,32 @@ def _is_number(hostname: str) -> bool:
 
 def _is_old(versions: Versions | None) -> bool:
     """torch before 2.12: torchrun on one node uses 127.0.0.1 and not the hostname."""
-    words = (versions.torch or "").split(".") if versions else []
-    return len(words) > 1 and words[0].isdigit() and words[1].isdigit() and (int(words[0]), int(words[1])) < (2, 12)
+    parts = (versions.torch or "").split(".") if versions else []
+    return len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() and (int(parts[0]), int(parts[1])) < (2, 12)
 
 
 def _has_other_address(environ: Environ, net: Net) -> bool:
-    """The launch has its MASTER_ADDR already, and it is not the own name."""
+    """Whether the launch already has a MASTER_ADDR that is not this machine's own name."""
     given = environ.get("RANK") is not None and net.master_name is not None
     return bool(given and net.master_name and net.master_name.addresses and net.master_name.name != net.hostname)
 
 
-NOBODY_AT_LOOPBACK = "Gloo found nobody at its own machine's loopback address"
+REFUSED_AT_LOOPBACK = "Gloo could not connect to a loopback address"
 
 
-UNSURE_LOOPBACK = (
-    "Undetermined: the rank there ended first, where all ranks run on "
-    "one machine, or in a job of several nodes a node's own name leads to its loopback (NET017)"
+ENDED_OR_LOOPBACK = (
+    "Either, on one machine, the rank at that address ended first (read its output), or, on several nodes, a node's "
+    "own name resolves to its loopback address (NET017; run `getent hosts $(hostname)` on each node)"
 )
 
 
 @hostname_resolves_to_loopback.look
-def loopback(log: Log) -> Iterator[Finding]:
-    """A loopback address that refuses: without a sign of other nodes, a rank of this machine may have ended."""
+def refused_at_loopback(log: Log) -> Iterator[Finding]:
+    """A refused connection to a loopback address: without a sign of other nodes, a rank of this machine may have ended."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
-    hosts = {each.who.host for each in (*log.spoken, *log.tails)} - {None}
-    node_ranks = {each.who.node_rank for each in (*log.spoken, *log.tails)} - {None}
-    is_sure = max(len(hosts), len(node_ranks), len(log.sources)) > 1
-    for found in signed(hostname_resolves_to_loopback, log):
-        yield found if is_sure else retitled(found, NOBODY_AT_LOOPBACK, UNSURE_LOOPBACK)
+    hosts = {line.who.host for line in (*log.spoken, *log.tails)} - {None}
+    node_ranks = {line.who.node_rank for line in (*log.spoken, *log.tails)} - {None}
+    is_multi_node = max(len(hosts), len(node_ranks), len(log.sources)) > 1
+    for finding in signed(hostname_resolves_to_loopback, log):
+        yield finding if is_multi_node else retitled(finding, REFUSED_AT_LOOPBACK, ENDED_OR_LOOPBACK)

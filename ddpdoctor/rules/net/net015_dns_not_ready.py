@@ -1,4 +1,4 @@
-"""NET015: a name that was not there yet, as logs show it."""
+"""NET015: a name that was not in DNS yet, as logs show it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,27 @@ def dns_not_ready() -> None:
     """The master's name was not in DNS yet when the pods started.
 
     ## Why it matters
-    "host not found: Name or service not known" in the first seconds after the pods of a job start, gone after the restart:
-    the headless service publishes a pod's name only once the pod is ready.
+    In the first seconds after the pods start, the ranks print `host not found: Name or service not known`; it is gone after the
+    restart. The headless service publishes a pod's name only once the pod is ready.
 
     ## Fix
-    Set publishNotReadyAddresses: true on the headless service, or let an init container wait for the name
-    (until getent hosts "$MASTER_ADDR"; do sleep 1; done). torch 1.12 and newer try again by themselves.
+    Set `publishNotReadyAddresses: true` on the headless service, or make an init container wait for the name
+    (`until getent hosts "$MASTER_ADDR"; do sleep 1; done`). torch 1.12 and newer retry by themselves.
+
+    ## Example
+    In the log of a worker pod:
+
+        host not found: Name or service not known
+
+    In the manifest of the headless service:
+
+        # before
+        spec:
+          clusterIP: None
+        # after
+        spec:
+          clusterIP: None
+          publishNotReadyAddresses: true
     """
 
 
@@ -35,15 +50,15 @@ UNKNOWN_NAME = (
 
 
 @dns_not_ready.look
-def name_came_late(log: Log) -> Iterator[Finding]:
-    """A name did not resolve at first, and then the job ran."""
+def name_resolved_later(log: Log) -> Iterator[Finding]:
+    """A name did not resolve at first, but the job ran later."""
     from ddpdoctor.logs.history import history_of
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.world_sizes import worlds_finding
 
     lines = matching_lines(log, UNKNOWN_NAME)
     if lines and all(history_of(log).survived(line) for line in lines):
-        found = worlds_finding(
-            log, "the master's name did not resolve at first; later the job ran", lines[:2], lines[0]
+        finding = worlds_finding(
+            log, "the master's name did not resolve at first; the job ran later", lines[:2], lines[0]
         )
-        yield replace(found, severity=Severity.NOTE)
+        yield replace(finding, severity=Severity.NOTE)

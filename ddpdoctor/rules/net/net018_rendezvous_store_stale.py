@@ -1,4 +1,4 @@
-"""NET018: a store that outlives its job, as launch lines and logs show it."""
+"""NET018: a rendezvous store that outlives its job, as launch lines and logs show it."""
 
 from __future__ import annotations
 
@@ -30,38 +30,52 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
     """The rendezvous store still holds keys of an earlier run.
 
     ## Why it matters
-    `RendezvousClosedError`, or ranks that read the addresses of a dead job and are refused: an init file, or a rendezvous id in
-    etcd, outlives the job that wrote it.
+    An init file, or a rendezvous id in etcd, outlives the job that wrote it. The launcher fails with `RendezvousClosedError`,
+    or ranks read the addresses of a dead job and their connections are refused.
 
     ## Fix
-    A new file and a new --rdzv-id for each attempt; remove the file before the start.
+    Use a new init file and a new `--rdzv-id` for each attempt, the same on all nodes; delete the old file before the start.
+
+    ## Example
+    In the log:
+
+        torch.distributed.elastic.rendezvous.api.RendezvousClosedError
+
+    On every node:
+
+        # before
+        torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint etcd0:2379 --rdzv-id train train.py
+        # after
+        torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint etcd0:2379 --rdzv-id train-$SLURM_JOB_ID train.py
     """
-    seen: dict[tuple[str | None, int | None, str | None], LaunchLine] = {}
+    earlier: dict[tuple[str | None, int | None, str | None], LaunchLine] = {}
     for line, layer, plan in agents(launch):
         if plan.backend in ("etcd", "etcd-v2") and plan.rdzv_id is not None and line.node is None and plan.host:
             key = (plan.host, plan.port, plan.rdzv_id)
-            if key in seen and seen[key].file == line.file:
+            if key in earlier and earlier[key].file == line.file:
                 given = layer.given("rdzv_id")
-                text = f"an earlier launch of this file leaves its rendezvous {plan.rdzv_id!r} in etcd: expected an id of its own"
-                yield point(
-                    launch, line, layer.program if given is None else given.value_word, text, "another --rdzv-id"
+                text = (
+                    f"rendezvous id {plan.rdzv_id!r} is reused; etcd still holds the rendezvous of the earlier launch"
                 )
-            seen.setdefault(key, line)
+                word = layer.program if given is None else given.value_word
+                yield replace(point(launch, line, word, text, "another --rdzv-id"), label="use a new --rdzv-id")
+            earlier.setdefault(key, line)
     for line in launch.lines:
-        found = _init_file(line)
-        if found is not None and found[1] not in line.before.get("removed", "").split():
-            word, path = found
-            text = f"{shown(word)}: after a crash {path} holds the ranks of the dead job; expected a new file for each attempt"
+        init_file = _init_file(line)
+        if init_file is not None and init_file[1] not in line.before.get("removed", "").split():
+            word, path = init_file
+            text = f"{shown(word)} is reused: after a crash {path} still lists the ranks of the dead job"
             yield Finding(
                 text,
                 (Evidence("launch.script.init_file", path, "a path with the job's id"),),
                 where=where(line, word),
                 severity=Severity.NOTE,
+                label="use a new file per attempt",
             )
 
 
 def _init_file(line: LaunchLine) -> tuple[Word, str] | None:
-    """The file of the process group that the script's arguments name, when its name is the same in every run."""
+    """The init file in the script's arguments, if its name is the same in every run."""
     words = line.program.reading.arguments if line.program is not None else ()
     for i, word in enumerate(words):
         match = _INIT.fullmatch(word.text)
@@ -77,13 +91,13 @@ def _init_file(line: LaunchLine) -> tuple[Word, str] | None:
 CLOSED = (r"RendezvousClosedError", r"The rendezvous '[^']*' is closed")
 
 
-TOLD_TO_END = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
-"""What the other launcher says, by whose end a rendezvous is closed."""
+TERMINATED = (r"Received (15|Signals\.SIGTERM|SIGTERM) death signal",)
+"""What the other launcher prints, whose end closes the rendezvous."""
 
 
 @rendezvous_store_stale.look
 def rendezvous_closed(log: Log) -> Iterator[Finding]:
-    """A launcher that comes to a rendezvous that is over: left from an earlier job, or ended by another node of this one."""
+    """A launcher that joins a closed rendezvous: left by an earlier job, or closed by another node of this job."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.rendezvous_view import workers_joined
@@ -93,25 +107,25 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
     left = [line for line, _ in context_lines(log, "left_file")]
     waited = [line for line in log.lines if (count := workers_joined(line)) is not None and count[0] > count[1]]
     if left and waited:
-        title = "The file of the process group was left by an earlier run, whose ranks it still counts"
+        title = "The init file was left by an earlier run and still counts its ranks"
         yield finding_of(log, [*left, *waited], title, blames_speaker=False)
     lines = matching_lines(log, CLOSED)
     if not lines:
         return
     title = "The rendezvous was closed before this launcher joined"
     if log.exits or any(source.restarted_at is not None for source in log.sources) or log.world_size is not None:
-        title = "The rendezvous was closed: another node's launcher had ended or given up; its output holds the reason"
+        title = "The rendezvous was closed because another node's launcher ended; its output has the reason"
     else:
-        title += ": an earlier run has the same --rdzv-id, or another node gave up first"
-    found = finding_of(log, lines, title, blames_speaker=False)
+        title += ": an earlier run used the same --rdzv-id, or another node gave up first"
+    finding = finding_of(log, lines, title, blames_speaker=False)
     yield (
-        replace(found, role=Role.CONSEQUENCE, caused_by=scheduler_ended_job.code)
-        if matching_lines(log, TOLD_TO_END)
-        else found
+        replace(finding, role=Role.CONSEQUENCE, caused_by=scheduler_ended_job.code)
+        if matching_lines(log, TERMINATED)
+        else finding
     )
 
 
 @rendezvous_store_stale.look
 def on_lines(launch: Launch) -> Iterable[Finding]:
-    """The same from the lines alone."""
+    """The same check on launch lines only."""
     return rendezvous_store_stale(launch) or ()

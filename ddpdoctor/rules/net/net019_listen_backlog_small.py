@@ -1,4 +1,4 @@
-"""NET019: net.core.somaxconn against the number of ranks."""
+"""NET019: net.core.somaxconn compared with the number of ranks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,27 @@ __all__ = ["listen_backlog_small"]
 
 @cause("NET019", "listen-backlog-small", Severity.ERROR, signatures=(r"somaxconn is \d+",))
 def listen_backlog_small(environ: Environ, net: Net) -> Iterator[Finding]:
-    """More ranks connect to the store at once than its queue of waiting connections can hold.
+    """More ranks connect to the store at once than its connection queue can hold.
 
     ## Why it matters
-    Only large jobs fail, and only now and then, with "recvValue failed … Connection reset by peer" while they connect:
-    the kernel cuts the queue of the store's socket to net.core.somaxconn.
+    The kernel limits the queue of the store's socket to net.core.somaxconn. Only large jobs fail, and only sometimes, while
+    they connect: `recvValue failed … Connection reset by peer`.
 
     ## Fix
-    Raise the limit on rank 0's node.
+    Run `sysctl -w net.core.somaxconn=16384` as root on rank 0's node.
+
+    ## Example
+    In the log:
+
+        recvValue failed on SocketImpl(...): Connection reset by peer
+
+    On rank 0's node, as root:
+
+        # before
+        sysctl net.core.somaxconn
+        net.core.somaxconn = 128
+        # after
+        sysctl -w net.core.somaxconn=16384
     """
     world_size = environ.get("WORLD_SIZE") or ""
     if net.is_master is False or not world_size.isdigit() or len(world_size) > 9:
@@ -29,7 +42,7 @@ def listen_backlog_small(environ: Environ, net: Net) -> Iterator[Finding]:
     limit = net.need(net.backlog_max, "backlog_max")
     if int(world_size) > limit:
         yield Finding(
-            f"net.core.somaxconn is {limit}, fewer than the {world_size} ranks that connect to the store here",
+            f"net.core.somaxconn is {limit}, but {world_size} ranks connect to the store on this node",
             evidence=(Evidence("net.backlog_max", str(limit), f"at least {world_size}"),),
             fix_command="sysctl -w net.core.somaxconn=16384",
             severity=Severity.WARNING,

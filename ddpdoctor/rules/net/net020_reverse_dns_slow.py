@@ -1,4 +1,4 @@
-"""NET020: how long a reverse lookup takes here."""
+"""NET020: slow reverse DNS lookups."""
 
 from __future__ import annotations
 
@@ -12,19 +12,33 @@ from ddpdoctor.rules import cause
 __all__ = ["reverse_dns_slow"]
 
 SLOW_SECONDS = 0.5
-"""A healthy resolver answers within milliseconds, also with "no such name"."""
+"""A healthy resolver answers within milliseconds, even with "no such name"."""
 
 
 @cause("NET020", "reverse-dns-slow", Severity.WARNING)
 def reverse_dns_slow(environ: Environ, net: Net) -> Iterator[Finding]:
-    """A reverse lookup takes long here, and the store makes one for every rank that connects.
+    """Reverse DNS lookups are slow; the store makes one per rank.
 
     ## Why it matters
-    torch's store asks for the name of each client before it serves the next one. With a slow resolver a start of 1000
-    ranks takes minutes, without any error.
+    torch's store looks up the name of each client before it serves the next one. With a slow resolver the start of 1000 ranks
+    takes minutes, without any error.
 
     ## Fix
-    Put the nodes of the job into /etc/hosts on the master's node, or repair its resolver for reverse lookups.
+    Add the nodes of the job to /etc/hosts of the master's node, or repair its resolver for reverse lookups.
+
+    ## Example
+    ddpdoctor's message:
+
+        the reverse DNS lookup of 10.20.0.11 is slow (0.9 s)
+
+    In /etc/hosts of the master's node:
+
+        # before
+        127.0.0.1   localhost
+        # after
+        127.0.0.1   localhost
+        10.20.0.11  node1
+        10.20.0.12  node2
     """
     net.need_several_nodes(environ)
     if net.is_master is False:
@@ -33,6 +47,6 @@ def reverse_dns_slow(environ: Environ, net: Net) -> Iterator[Finding]:
     if slowest is not None and (slowest.is_late or slowest.seconds > SLOW_SECONDS):
         took = f"no answer after {slowest.seconds:.1f} s" if slowest.is_late else f"{slowest.seconds:.1f} s"
         yield Finding(
-            f"the reverse lookup of {slowest.addresses[0]} takes long ({took}); milliseconds were expected",
+            f"the reverse DNS lookup of {slowest.addresses[0]} is slow ({took})",
             evidence=(Evidence("net.reverse", took, f"less than {SLOW_SECONDS} s"),),
         )

@@ -1,4 +1,4 @@
-"""NET021, NET022, NET024: the interface that NCCL or Gloo takes by itself, where the other nodes cannot reach it."""
+"""NET021, NET022, NET024: NCCL or Gloo selects an interface that the other nodes cannot reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.net.net009_to_011_023_links_between_nodes import gloo_elsewhere
+from ddpdoctor.rules.net.net009_to_011_023_links_between_nodes import unreachable_gloo_addresses
 from ddpdoctor.rules.node_findings import only_met
 from ddpdoctor.rules.observation_findings import observed, only_probed
 
@@ -40,15 +40,28 @@ __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"
     ),
 )
 def nccl_wrong_interface(environ: Environ, net: Net) -> Iterator[Finding]:
-    """NCCL takes an interface that leads to no other node.
+    """NCCL uses an interface that does not reach the other nodes.
 
     ## Why it matters
-    The store works over one interface, but NCCL chose a bridge, a tunnel or a link-local address ("Bootstrap : Using
-    docker0:172.17.0.1<0>"); connections time out or are refused and no message names the interface as the reason.
+    The store works over one interface, but NCCL chose a bridge, a tunnel or a link-local address:
+    `Bootstrap : Using docker0:172.17.0.1<0>`. Connections time out or are refused, and no message names the interface.
 
     ## Fix
-    Set NCCL_SOCKET_IFNAME to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces NCCL's own list
-    of exclusions, so write ^docker,lo,virbr,… in full.
+    Set NCCL_SOCKET_IFNAME on every node to the interface of the route to MASTER_ADDR. A value such as ^docker0 replaces
+    NCCL's own list of exclusions, so write `^docker,lo,virbr,…` in full.
+
+    ## Example
+    In the log (NCCL_DEBUG=INFO):
+
+        NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>
+
+    On every node:
+
+        # before
+        torchrun --nnodes 2 train.py
+        # after
+        export NCCL_SOCKET_IFNAME=eth0
+        torchrun --nnodes 2 train.py
     """
     net.need_several_nodes(environ)
     chosen = next(iter(choose_for_nccl(net, environ.settings)), None)
@@ -63,14 +76,26 @@ def nccl_wrong_interface(environ: Environ, net: Net) -> Iterator[Finding]:
     signatures=(r"Socket creation failed : Address family not supported",),
 )
 def no_socket_interface(environ: Environ, net: Net) -> Iterator[Finding]:
-    """No network interface is left that NCCL could use.
+    """NCCL finds no usable network interface.
 
     ## Why it matters
-    NCCL ends with "Bootstrap : no socket interface found": there is no interface that is up and has an address of a
-    suitable family, as in a container without network.
+    NCCL fails with `Bootstrap : no socket interface found`. No interface is up and has an address of a suitable family, for
+    example in a container without a network.
 
     ## Fix
-    Give the container a network (--net=host), or set NCCL_SOCKET_FAMILY to a family that the interfaces have.
+    Start the container with `--network=host`, or set NCCL_SOCKET_FAMILY to a family that the interfaces have.
+
+    ## Example
+    In the log:
+
+        NCCL WARN Bootstrap : no socket interface found
+
+    The command that starts the container, on every node:
+
+        # before
+        docker run --gpus all --network=none IMAGE torchrun --nproc-per-node 8 train.py
+        # after
+        docker run --gpus all --network=host IMAGE torchrun --nproc-per-node 8 train.py
     """
     if effective(environ.settings.get("NCCL_SOCKET_IFNAME")) is not None:
         return  # ENV021 and ENV023
@@ -81,12 +106,12 @@ def no_socket_interface(environ: Environ, net: Net) -> Iterator[Finding]:
     if chosen and not only_loopback:
         return
     family = environ.settings.get("NCCL_SOCKET_FAMILY")
-    seen = ", ".join(f"{i.name} ({'up' if i.is_running else 'down'})" for i in net.interfaces)
+    interfaces = ", ".join(f"{i.name} ({'up' if i.is_running else 'down'})" for i in net.interfaces)
     yield Finding(
-        ("only the loopback is left for NCCL in a job of several nodes" if chosen else "NCCL finds no interface to use")
-        + f" among {seen[:200] or 'none'}"
-        + (f" with NCCL_SOCKET_FAMILY={family:.20}" if family else ""),
-        evidence=(Evidence("net.interfaces", seen[:200], "an interface that is up and has an address"),),
+        ("NCCL has only the loopback interface in a multi-node job" if chosen else "NCCL finds no usable interface")
+        + (f" with NCCL_SOCKET_FAMILY={family:.20}" if family else "")
+        + f"; interfaces: {interfaces[:200] or 'none'}",
+        evidence=(Evidence("net.interfaces", interfaces[:200], "an interface that is up and has an address"),),
     )
 
 
@@ -103,22 +128,35 @@ def no_socket_interface(environ: Environ, net: Net) -> Iterator[Finding]:
 def gloo_wrong_interface(
     environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
-    """Gloo binds an address that leads to no other node.
+    """Gloo uses an address that the other nodes cannot reach.
 
     ## Why it matters
-    "Gloo connectFullMesh failed with …": Gloo publishes the address that the hostname resolves to, here that of a bridge
-    or a tunnel. NCCL_SOCKET_IFNAME has no effect on Gloo.
+    Gloo publishes the address that the hostname resolves to, here that of a bridge or a tunnel, and fails with
+    `Gloo connectFullMesh failed with …`. NCCL_SOCKET_IFNAME has no effect on Gloo.
 
     ## Fix
-    Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes, on every node.
+    Set GLOO_SOCKET_IFNAME on every node to the interface that reaches the other nodes.
+
+    ## Example
+    In the log:
+
+        RuntimeError: Gloo connectFullMesh failed with [...] remote=[172.17.0.1]:43251
+
+    On every node:
+
+        # before
+        torchrun --nnodes 2 train.py
+        # after
+        export GLOO_SOCKET_IFNAME=eth0
+        torchrun --nnodes 2 train.py
     """
     if nodes is not None:
-        yield from gloo_elsewhere(nodes)
+        yield from unreachable_gloo_addresses(nodes)
     if only_met(nodes, net, probe):
         return
-    seen = probe.seen(Kind.GLOO_UNREACHABLE) if probe else ()
-    yield from observed(seen, expected="an address that the other nodes reach")
-    if seen or only_probed(probe, environ, net):
+    observations = probe.seen(Kind.GLOO_UNREACHABLE) if probe else ()
+    yield from observed(observations, expected="an address that the other nodes can reach")
+    if observations or only_probed(probe, environ, net):
         return
     assert environ is not None
     assert net is not None
@@ -129,7 +167,7 @@ def gloo_wrong_interface(
 
 
 def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Finding]:
-    """A finding where the choice is an interface of this machine alone and another one leads to the other nodes."""
+    """A finding if the chosen interface is local to this machine and another interface reaches the other nodes."""
     interface = net.interface(chosen.interface)
     better = next((name for name in net.way_out if name != chosen.interface), None)
     if interface is None or interface.name in net.way_out or better is None:
@@ -137,15 +175,15 @@ def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Fi
     is_link_local = ipaddress.ip_address(chosen.ip.partition("%")[0]).is_link_local
     if not (interface.is_virtual or is_link_local):
         return
-    what = (
+    description = (
         f"a link-local address on {interface.name}"
         if is_link_local
         else f"{interface.name}, a {interface.kind} interface"
     )
     yield Finding(
-        f"{library} takes {what} ({chosen.ip}; {chosen.reason}), while the other nodes are reached over {better}",
+        f"{library} uses {description} ({chosen.ip}; {chosen.reason}); the other nodes are reachable over {better}",
         evidence=(Evidence("net.interfaces", f"{interface.name} {chosen.ip}", f"{better}"),),
-        fix=f"Set {variable} on every node.",
+        fix=f"Set {variable} on every node to its interface that reaches the other nodes.",
         fix_command=f"export {variable}={better}",
     )
 
@@ -160,19 +198,19 @@ REFUSED = (
 TRIES = re.compile(r"retrying \((?P<tried>\d+)/(?P<most>\d+)\)")
 
 
-UNSURE_INTERFACE = (
-    "Undetermined: the rank there ended first or never came (its own output decides), {file}"
-    "the address is that of an interface which leads to no other node (NET021; NCCL_SOCKET_IFNAME), or the ports that NCCL "
-    "chooses are closed between the nodes (NET009)"
+RANK_OR_NETWORK = (
+    "Either the rank at that address ended first or never started (read its output first), {file}"
+    "the address belongs to an interface that the other nodes cannot reach (NET021; NCCL_SOCKET_IFNAME), or the ports that "
+    "NCCL chooses are closed between the nodes (NET009)"
 )
 
 
-OF_FILE = "the init file holds the addresses of an earlier run (NET018: take a new file), "
+OLD_INIT_FILE = "the init file has the addresses of an earlier run (NET018: use a new file), "
 
 
 @nccl_wrong_interface.look
 def refused(log: Log) -> Iterator[Finding]:
-    """NCCL tried in vain to connect: an interface's name or a link-local address proves a wrong interface, nothing else does."""
+    """NCCL could not connect: only an interface's name or a link-local address proves that the interface is wrong."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.history import history_of
     from ddpdoctor.logs.matching import matching_lines
@@ -184,26 +222,25 @@ def refused(log: Log) -> Iterator[Finding]:
     counted = [line for line in lines if TRIES.search(line.text)]
     is_given_up = history_of(log).has_failed or len(counted) < len(lines)
     if counted and not is_given_up and not any(_is_last(log, line) for line in counted):
-        return  # it got its connection
-    for found in signed(nccl_wrong_interface, log):
-        if not lines or any(each.seen not in {line.text for line in lines} for each in found.evidence):
-            yield found
+        return  # it connected in the end
+    for finding in signed(nccl_wrong_interface, log):
+        if not lines or any(quoted.seen not in {line.text for line in lines} for quoted in finding.evidence):
+            yield finding
             continue
-        stale = OF_FILE if any(context_lines(log, "init_file")) else ""
-        peer = peer_in(each for each in log.lines if "onnect to " in each.text) or "a peer"
+        stale = OLD_INIT_FILE if any(context_lines(log, "init_file")) else ""
+        peer = peer_in(line for line in log.lines if "onnect to " in line.text) or "a peer"
         title = f"NCCL could not connect to {peer}"
-        told = finding_of(log, lines, title, UNSURE_INTERFACE.format(file=stale), blames_speaker=True)
+        unsure = finding_of(log, lines, title, RANK_OR_NETWORK.format(file=stale), blames_speaker=True)
         yield replace(
-            told if is_given_up else replace(told, severity=Severity.WARNING, role=None),
+            unsure if is_given_up else replace(unsure, severity=Severity.WARNING, role=None),
             candidates=(*((rendezvous_store_stale.rule.code,) if stale else ()), *nccl_wrong_interface.rule.candidates),
-            fix="Read first what the rank at that address printed. If it runs, compare the address with the node's interfaces "
-            "(ip -br addr) and set NCCL_SOCKET_IFNAME to the one that leads to the other nodes.",
+            fix="Read the output of the rank at that address first. If it is running, compare the address with that node's "
+            "interfaces (`ip -br addr`) and set NCCL_SOCKET_IFNAME on every node to the one that reaches the other nodes.",
         )
 
 
 def _is_last(log: Log, line: LogLine) -> bool:
-    """Whether nothing follows in this source that looks like a job that runs."""
-
+    """Whether nothing that looks like a running job follows in this source."""
     from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
     from ddpdoctor.logs.history import history_of
 

@@ -1,4 +1,4 @@
-"""NET025, NET026, and what NET013 says of a meeting: what the nodes' own names are to each other."""
+"""NET025, NET026, and NET013 in the multi-node check: the names and addresses of nodes compared with each other."""
 
 from __future__ import annotations
 
@@ -25,19 +25,31 @@ def gloo_address_family_mixed(nodes: Nodes) -> Iterator[Finding]:
     """One rank's Gloo publishes an IPv4 address and another's an IPv6 address.
 
     ## Why it matters
-    "[enforce fail at …/gloo/transport/tcp/device.cc] ss1.ss_family == ss2.ss_family. 2 vs 10": 2 is IPv4, 10 is IPv6. The
-    hostname of one node resolves to an IPv4 address first, that of another to an IPv6 address.
+    Gloo fails with `ss1.ss_family == ss2.ss_family. 2 vs 10`, where 2 is IPv4 and 10 is IPv6. The hostname resolves to an IPv4
+    address first on one node, and to an IPv6 address first on another.
 
     ## Fix
-    Set GLOO_SOCKET_IFNAME on every node to an interface with IPv4 only, or bring the order of /etc/gai.conf and /etc/hosts
-    to the same state on all nodes.
+    Set GLOO_SOCKET_IFNAME on every node to an interface with IPv4 only, or use the same order in /etc/gai.conf and
+    /etc/hosts on all nodes.
+
+    ## Example
+    In the log:
+
+        [enforce fail at .../gloo/transport/tcp/device.cc] ss1.ss_family == ss2.ss_family. 2 vs 10
+
+    In /etc/gai.conf on every node:
+
+        # before
+        #precedence ::ffff:0:0/96  10
+        # after
+        precedence ::ffff:0:0/96  100
     """
     known = [node for node in nodes.nodes if node.gloo_address]
     if len(known) < 2:
-        not_here("fewer than two nodes told which address Gloo would publish")
-    found = split(known, lambda node: "IPv6" if ":" in (node.gloo_address or "") else "IPv4")
-    if found is not None:
-        yield differs(found, "the family of the address that Gloo publishes", "gloo_address")
+        not_here("the address that Gloo would publish is known for fewer than two nodes")
+    groups = split(known, lambda node: "IPv6" if ":" in (node.gloo_address or "") else "IPv4")
+    if groups is not None:
+        yield differs(groups, "the address family that Gloo uses", "gloo_address")
 
 
 @cause(
@@ -47,11 +59,25 @@ def duplicate_hostname(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes report the same hostname.
 
     ## Why it matters
-    Libraries that tell machines apart by name take two for one and try shared memory or CUDA IPC between them: "Fatal IPC
-    Failure", or an error of peer access between GPUs of different nodes. Cloned images and containers called localhost.
+    Libraries that tell machines apart by name treat the two as one, and try shared memory or CUDA IPC between them:
+    `Fatal IPC Failure`, or a peer access error between GPUs of different nodes. This happens with cloned images and containers
+    called localhost.
 
     ## Fix
-    Give each node a hostname of its own, or set NCCL_HOSTID to another value on each node.
+    Give each node a different hostname (`hostnamectl set-hostname NAME`), or set NCCL_HOSTID to a different value on each node.
+
+    ## Example
+    In the log:
+
+        RuntimeError: Fatal IPC Failure
+
+    On the second of the two nodes, as root:
+
+        # before
+        hostname
+        node0
+        # after
+        hostnamectl set-hostname node1
     """
     groups: dict[str, dict[str, Node]] = {}
     for node in nodes.nodes:
@@ -59,10 +85,9 @@ def duplicate_hostname(nodes: Nodes) -> Iterator[Finding]:
             groups.setdefault(node.host, {})[node.machine] = node
     for host, machines in groups.items():
         if len(machines) > 1:
-            told = ", ".join(sorted(each.addresses[0] for each in machines.values() if each.addresses)[:8])
+            addresses = ", ".join(sorted(node.addresses[0] for node in machines.values() if node.addresses)[:8])
             yield Finding(
-                f"{len(machines)} machines are called {host}{f' ({told})' if told else ''}: expected a name of its own for"
-                " each",
+                f"{len(machines)} machines have the same hostname {host}{f' ({addresses})' if addresses else ''}",
                 (Evidence("nodes.host", host, "different names"),),
                 where=Where(host=host),
                 fix_command="hostnamectl set-hostname NAME",
@@ -70,25 +95,25 @@ def duplicate_hostname(nodes: Nodes) -> Iterator[Finding]:
 
 
 def unknown_to_others(nodes: Nodes) -> Iterator[Finding]:
-    """NET013: with c10d the workers look for the name of the node that sorts first, and some nodes do not know it."""
+    """NET013: with c10d the workers resolve the name of the node that sorts first, and some nodes cannot resolve it."""
     named_nodes = [(node.full_name or node.host, index) for index, node in enumerate(nodes.nodes)]
     if nodes.form != Form.C10D or not nodes.links or len(named_nodes) < 2:
         return
     name, head = min(named_nodes)
     target = nodes.nodes[head]
-    asked = [link for link in nodes.links if link.target == head and link.name]
-    wrong = [link for link in asked if not set(link.resolved) & {*target.addresses, name}]
+    lookups = [link for link in nodes.links if link.target == head and link.name]
+    wrong = [link for link in lookups if not set(link.resolved) & {*target.addresses, name}]
     if not wrong:
         return
-    lost = [nodes.nodes[link.source] for link in wrong]
-    seen = ", ".join(wrong[0].resolved[:3]) or "nothing"
-    is_sure = any(all(map(is_loopback, link.resolved)) for link in wrong)  # another address may still lead there
+    affected = [nodes.nodes[link.source] for link in wrong]
+    resolved = ", ".join(wrong[0].resolved[:3])
+    outcome = f"resolves to {resolved}" if resolved else "does not resolve"
+    is_certain = any(all(map(is_loopback, link.resolved)) for link in wrong)  # another address may still reach the node
     yield about(
-        [target] if len(wrong) == len(asked) > 1 else lost,
-        f"c10d will tell the workers to meet at {name}, and on {named(lost)} that name leads to {seen}: expected"
-        f" {', '.join(target.addresses[:3])}",
+        [target] if len(wrong) == len(lookups) > 1 else affected,
+        f"c10d will send the workers to {name}, which {outcome} on {named(affected)}",
         "nodes.links.resolved",
-        seen,
+        resolved or "nothing",
         ", ".join(target.addresses[:3]),
         fix_command=f"--local-addr={target.addresses[0]}" if target.addresses else None,
-    ).if_certain(is_sure)
+    ).if_certain(is_certain)

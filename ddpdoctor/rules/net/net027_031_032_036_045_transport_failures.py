@@ -21,15 +21,28 @@ if TYPE_CHECKING:
     signatures=(r"socketFinalizeAccept: wrong (type|magic)",),
 )
 def foreign_connection_on_nccl_port() -> None:
-    """Something that is not a rank of this job connected to a port of NCCL.
+    """Something that is not a rank of this job connected to an NCCL port.
 
     ## Why it matters
-    "socketFinalizeAccept: wrong magic": a port scanner, a health check, a rank of another job, or a rank with another NCCL
-    version. The bootstrap may hang or end with a closed connection.
+    NCCL prints `socketFinalizeAccept: wrong magic`, and the bootstrap may hang or end with a closed connection. It was a port
+    scanner, a health check, a rank of another job, or a rank with another NCCL version.
 
     ## Fix
-    Leave the nodes out of scans, bind NCCL to a private network with NCCL_SOCKET_IFNAME, and compare the NCCL versions of
-    all nodes ("wrong type" is what an older NCCL sends).
+    Exclude the nodes from port scans, bind NCCL to a private network with NCCL_SOCKET_IFNAME, and compare the NCCL versions
+    of all nodes (`wrong type` is what an older NCCL sends).
+
+    ## Example
+    In the log:
+
+        NCCL WARN socketFinalizeAccept: wrong magic 474554202f204854 != 8f2c1d9a77aa01
+
+    On every node, with eth1 on the private network:
+
+        # before
+        torchrun --nnodes 2 train.py
+        # after
+        export NCCL_SOCKET_IFNAME=eth1
+        torchrun --nnodes 2 train.py
     """
 
 
@@ -49,18 +62,27 @@ def foreign_connection_on_nccl_port() -> None:
     ),
 )
 def ib_transport_retry_exceeded() -> None:
-    """An RDMA peer stopped answering.
+    """An RDMA peer stopped responding.
 
     ## Why it matters
-    "NET/IB : Got completion from peer 10.0.0.2<38560> with status=12 … vendor err 129" is printed by the side that waited;
-    the job then hangs until the watchdog ends it. At the first collective it means a wrong GID, rail or subnet; after hours
-    of training the peer died, or a link or switch is flapping. Undetermined from this line alone: a GID that does not lead
-    to the other network (NET029), cards of different rails (NET036), a link that flaps (NET040), a peer that died (PROBE006).
-    Programs without NCCL say "Failed to modify QP to RTR: Connection timed out".
+    The side that waited prints `NET/IB : Got completion from peer 10.0.0.2<38560> with status=12 … vendor err 129`, and the job
+    hangs until the watchdog ends it. At the first collective the reason is a wrong GID, rail or subnet (NET029, NET036); after
+    hours of training the peer died (PROBE006), or a link or switch is flapping (NET040).
 
     ## Fix
-    Look at the peer that the line names first: did its process end? Then its link (ibstat, dmesg | grep mlx5), the GID index
-    (show_gids, NCCL_IB_GID_INDEX), and the switch port.
+    Look first at the node that the line names: did its process end? Then check its link (`ibstat`, `dmesg | grep mlx5`), its
+    GID index (`show_gids`, NCCL_IB_GID_INDEX), and the switch port.
+
+    ## Example
+    In the log of rank 0 (programs without NCCL print `Failed to modify QP to RTR: Connection timed out`):
+
+        NCCL WARN NET/IB : Got completion from peer 10.0.0.2<38560> with status=12 opcode=0 len=0 vendor err 129
+
+    On the node 10.0.0.2:
+
+        ps -ef | grep train.py
+        ibstat
+        dmesg | grep mlx5
     """
 
 
@@ -83,11 +105,21 @@ def ib_completion_error() -> None:
     """An RDMA work request failed with a completion error.
 
     ## Why it matters
-    The number says which: 5 (flushed) only follows an earlier error on the same connection; 4 is a protection error of
-    local memory, 9, 10 and 11 are requests that the other side refused.
+    The number of the status gives the reason: 5 (flushed) only follows an earlier error on the same connection; 4 is a
+    protection error of local memory; 9, 10 and 11 are requests that the other side refused.
 
     ## Fix
-    Look for the first completion error or asynchronous event among all ranks; the ones with status 5 come after it.
+    Find the first completion error or asynchronous event among all ranks; those with status 5 come after it.
+
+    ## Example
+    In the logs of two ranks:
+
+        NET/IB : Got completion from peer 10.0.0.2<38560> with status=11 opcode=1 len=0 vendor err 136
+        NET/IB : Got completion from peer 10.0.0.1<41210> with status=5 opcode=0 len=0 vendor err 244
+
+    The first one, status 11, is the cause:
+
+        grep -h "Got completion" logs/* | grep -v "status=5"
     """
 
 
@@ -99,14 +131,28 @@ def ib_completion_error() -> None:
     signatures=(r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",),
 )
 def rail_crossing() -> None:
-    """NCCL pairs network cards of different rails, which cannot reach each other.
+    """NCCL pairs NICs of different rails, which cannot reach each other.
 
     ## Why it matters
-    Small jobs run; from a number of nodes on it ends with "ibv_modify_qp failed with 110 Connection timed out, on dev
-    mlx5_1:1 … local GID …, remote GID …", where the two GIDs lie in different subnets.
+    Small jobs work, but larger ones fail with `ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_1:1 … local
+    GID …, remote GID …`, where the two GIDs are in different subnets.
 
     ## Fix
-    NCCL_CROSS_NIC=0 and the same order of cards on all nodes (NCCL_IB_HCA), or a route between the rails.
+    Set NCCL_CROSS_NIC=0 on all nodes and list the NICs in the same order in NCCL_IB_HCA, or add a route between the
+    rails.
+
+    ## Example
+    In the log:
+
+        ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_1:1, local GID ::ffff:10.1.1.5, remote GID ::ffff:10.1.2.6
+
+    On every node:
+
+        # before
+        torchrun --nnodes 16 train.py
+        # after
+        export NCCL_CROSS_NIC=0 NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3
+        torchrun --nnodes 16 train.py
     """
 
 
@@ -128,13 +174,23 @@ def gloo_mesh_failed() -> None:
     """The ranks could not connect to each other over Gloo.
 
     ## Why it matters
-    "Gloo connectFullMesh failed with … Connect timeout [none]" comes after about five times the timeout and names neither
-    peer nor rank; with more than two nodes the first rank to fail may be innocent.
+    `Gloo connectFullMesh failed with … Connect timeout [none]` comes after about five times the timeout and names neither
+    peer nor rank. With more than two nodes, the first rank to fail may not be the cause.
 
     ## Fix
-    Look which address each rank publishes (getent hosts $(hostname): a loopback address or a docker bridge is wrong; set
-    GLOO_SOCKET_IFNAME), then whether all TCP ports are open between the nodes, then whether all agree on WORLD_SIZE.
-    `ddpdoctor check -- LAUNCH` on every node tries all three.
+    Run `ddpdoctor check -- LAUNCH` on every node. It tests which address each rank publishes (a loopback address or a docker
+    bridge is wrong: set GLOO_SOCKET_IFNAME), whether all TCP ports are open between the nodes, and whether all agree on
+    WORLD_SIZE.
+
+    ## Example
+    In the log:
+
+        RuntimeError: Gloo connectFullMesh failed with [...] Connect timeout [none]
+
+    On every node:
+
+        getent hosts $(hostname)
+        ddpdoctor check -- torchrun --nnodes 2 --master-addr node0 train.py
     """
 
 
@@ -153,31 +209,33 @@ _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-
 
 @ib_completion_error.look
 def work_request_failed(log: Log) -> Iterator[Finding]:
-    """A work request that the adapter gave up; those that were only flushed follow from the peer that does not answer."""
+    """A failed work request; requests that were only flushed are consequences of a peer that does not respond."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.rdma import RETRIES
     from ddpdoctor.rules.log.signatures import signed
 
     only_flushed = not matching_lines(log, NOT_FLUSHED) and bool(matching_lines(log, RETRIES))
-    for found in signed(ib_completion_error, log):
+    for finding in signed(ib_completion_error, log):
         yield (
-            replace(found, role=Role.CONSEQUENCE, caused_by=ib_transport_retry_exceeded.code) if only_flushed else found
+            replace(finding, role=Role.CONSEQUENCE, caused_by=ib_transport_retry_exceeded.code)
+            if only_flushed
+            else finding
         )
 
 
 @rail_crossing.look
 def rail_crossing_in_log(log: Log) -> Iterator[Finding]:
-    """Two cards were paired whose addresses lie in different subnets."""
+    """NCCL paired two NICs with addresses in different subnets."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
     lines = [line for line in matching_lines(log, PAIRED) if _are_of_two_subnets(line.text)]
     if lines:
-        title = "NCCL paired network cards of different subnets, which did not reach each other"
+        title = "NCCL paired NICs of different subnets, which cannot reach each other"
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
 def _are_of_two_subnets(text: str) -> bool:
-    """Whether both GIDs hold an IPv4 address, and the addresses differ before their last number."""
+    """Whether both GIDs contain an IPv4 address, and the addresses differ before their last number."""
     networks = {m["gid"].rpartition(".")[0] for m in _GIDS.finditer(text) if m["gid"].startswith("::ffff:")}
     return len(networks) > 1

@@ -1,4 +1,4 @@
-"""NET029 to NET044: RDMA ports that NCCL takes and cannot use well, or would like to take and cannot."""
+"""NET029 to NET044: RDMA ports that NCCL uses badly, or cannot use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 FINDS_GIDS = (2, 21)
-"""From this version on NCCL looks for the entry by itself."""
+"""From this version on NCCL selects the GID entry by itself."""
 PORTS_SHOWN = 3
 
 
@@ -45,38 +45,50 @@ def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
 def roce_gid_not_routable(
     environ: Environ, net: Net, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """The RoCE address (GID) that NCCL uses does not lead to other networks.
+    """The RoCE address (GID) that NCCL uses is not routable.
 
     ## Why it matters
-    "Got completion … with error 12 … vendor err 129" although the links are up: the entry is RoCE v1 or link-local, which
-    no router passes on.
+    NCCL fails with `Got completion … with error 12 … vendor err 129` although the links are up: the GID is RoCE v1 or
+    link-local, which no router forwards.
 
     ## Fix
     Use NCCL 2.21 or later without NCCL_IB_GID_INDEX, or set it to the RoCE v2 entry with the IPv4 address, on all nodes.
 
+    ## Example
+    In the log:
+
+        NET/IB : Got completion from peer 10.0.0.2<38560> with error 12, opcode 0, len 0, vendor err 129
+
+    On every node, if `show_gids` lists the RoCE v2 entry with the IPv4 address as index 3:
+
+        # before
+        torchrun --nnodes 2 train.py
+        # after
+        export NCCL_IB_GID_INDEX=3
+        torchrun --nnodes 2 train.py
+
     ## Source
-    /sys/class/infiniband/*/ports/*/gids and gid_attrs/types; NCCL before 2.21 takes entry 0.
+    /sys/class/infiniband/*/ports/*/gids and gid_attrs/types; NCCL before 2.21 uses entry 0.
     """
     rdma = needs_rdma(environ, net, gpu)
     index = _index(environ, versions)
     if index is None:
-        not_here("NCCL looks for the GID by itself, or its version is not known")
-    taken = [
+        not_here("NCCL selects the GID by itself, or its version is unknown")
+    used_gids = [
         (f"{device.name} port {port.number}", next((g for g in port.gids if g.index == index), None), port)
         for device, port in used(environ, rdma)
         if _is_roce(device, port)
     ]
-    bad = [each for each in taken if each[1] is None or not each[1].is_routable]
+    bad = [(name, gid, port) for name, gid, port in used_gids if gid is None or not gid.is_routable]
     if bad:
         name, entry, port = bad[0]
-        others = f"; so with {', '.join(other for other, _, _ in bad[1:])}" if len(bad) > 1 else ""
+        others = f"; also on {', '.join(other for other, _, _ in bad[1:])}" if len(bad) > 1 else ""
         better = next((g for g in port.gids if g.is_routable and g.address and g.address.version == 4), None)
         yield Finding(
-            f"NCCL uses GID {index} of {name}, {_words(entry)}{others}; "
-            f"expected a RoCE v2 entry with an IPv4 address{f', such as {better.index}' if better else ''}",
+            f"NCCL uses GID {index} of {name}, which {_description(entry)}{others}",
             tuple(
-                Evidence("net.rdma.devices", f"{at} gid {index}: {_words(seen)}", "RoCE v2, IPv4")
-                for at, seen, _ in bad[:PORTS_SHOWN]
+                Evidence("net.rdma.devices", f"{at} gid {index} {_description(gid)}", "RoCE v2, IPv4")
+                for at, gid, _ in bad[:PORTS_SHOWN]
             ),
             fix_command=f"export NCCL_IB_GID_INDEX={better.index}" if better else None,
             severity=None if net.spans_nodes(environ) else Severity.WARNING,
@@ -84,7 +96,7 @@ def roce_gid_not_routable(
 
 
 def _index(environ: Environ, versions: Versions | None) -> int | None:
-    """The entry that NCCL takes, None where it looks for one or nobody knows."""
+    """The GID entry that NCCL uses, None if it selects one itself or its version is unknown."""
     given = environ.settings.get("NCCL_IB_GID_INDEX") or ""
     if given.isdecimal():
         return int(given)
@@ -92,10 +104,10 @@ def _index(environ: Environ, versions: Versions | None) -> int | None:
     return 0 if version is not None and not given and numbers(version) < FINDS_GIDS else None
 
 
-def _words(entry: Gid | None) -> str:
+def _description(entry: Gid | None) -> str:
     if entry is None:
-        return "which is empty"
-    return f"which is {entry.kind or 'of an unknown kind'} {entry.address or entry.gid}"
+        return "is empty"
+    return f"is not routable ({entry.kind or 'unknown kind'} {entry.address or entry.gid})"
 
 
 @cause("NET030", "roce-gid-missing", Severity.WARNING)
@@ -103,11 +115,24 @@ def roce_gid_missing(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iter
     """A RoCE port has no RoCE v2 address (GID) with an IPv4 address.
 
     ## Why it matters
-    NCCL then takes a link-local or v1 entry, which no router passes on: jobs within a rack may work, larger ones end with
+    NCCL then uses a link-local or v1 entry, which no router forwards. Jobs within a rack may work; larger ones fail with
     completion error 12.
 
     ## Fix
-    Give the interface of the port an IPv4 address.
+    Give the interface of the port an IPv4 address on that node.
+
+    ## Example
+    ddpdoctor's message:
+
+        mlx5_0 port 1 (RoCE) has no RoCE v2 GID with an IPv4 address
+
+    On that node, as root, if the port's interface is ens1np0:
+
+        # before
+        show_gids mlx5_0
+        mlx5_0  1  0  fe80:0000:0000:0000:0e42:a1ff:fe00:0001  v2  ens1np0
+        # after
+        ip addr add 10.1.1.5/24 dev ens1np0
 
     ## Source
     /sys/class/infiniband/*/ports/*/gid_attrs/types.
@@ -115,10 +140,9 @@ def roce_gid_missing(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iter
     for device, port in used(environ, needs_rdma(environ, net, gpu)):
         routable = [g.address for g in port.gids if g.is_routable and g.address is not None]
         if not _is_roce(device, port) or any(a.version == 4 for a in routable) or not port.gids:
-            continue  # without any entry: NET035
+            continue  # a port without any entry: NET035
         yield Finding(
-            f"{device.name} port {port.number} (RoCE) has no RoCE v2 GID with an IPv4 address among {len(port.gids)}; "
-            "expected one",
+            f"{device.name} port {port.number} (RoCE) has no RoCE v2 GID with an IPv4 address",
             (Evidence("net.rdma.devices", f"{device.name}:{port.number}", "a RoCE v2 GID ::ffff:a.b.c.d"),),
             severity=Severity.NOTE if routable else None,
         )
@@ -134,14 +158,27 @@ def roce_gid_missing(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iter
     ),
 )
 def ib_hca_unusable(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """NCCL takes an RDMA port that has no address at all.
+    """NCCL uses an RDMA port that has no address.
 
     ## Why it matters
-    One such port among the others ends the job: "ibv_modify_qp failed with error No such device". Often it is a virtual
-    function, or a port for storage.
+    One such port ends the job: `ibv_modify_qp failed with error No such device`. Often it is a virtual function, or a port for
+    storage.
 
     ## Fix
-    Leave the port out with NCCL_IB_HCA.
+    Exclude the port with NCCL_IB_HCA on that node.
+
+    ## Example
+    In the log:
+
+        NCCL WARN Call to ibv_modify_qp failed with error No such device
+
+    On that node, to exclude mlx5_1:
+
+        # before
+        torchrun --nnodes 2 train.py
+        # after
+        export NCCL_IB_HCA=^=mlx5_1
+        torchrun --nnodes 2 train.py
 
     ## Source
     An active Ethernet port without an entry in /sys/class/infiniband/*/ports/*/gids.
@@ -151,7 +188,7 @@ def ib_hca_unusable(environ: Environ, net: Net, gpu: Gpu | None = None) -> Itera
         if _is_roce(device, port) and not port.gids:
             kind = "a virtual function" if device.is_virtual_function else "RoCE"
             yield Finding(
-                f"NCCL takes {device.name} port {port.number} ({kind}), which has no GID; expected ports with an address",
+                f"NCCL uses {device.name} port {port.number} ({kind}), which has no GID",
                 (Evidence("net.rdma.devices", f"{device.name}:{port.number}: no GID", "at least one"),),
                 fix_command=_without(environ, rdma, device),
                 severity=None if named(environ, device) and net.spans_nodes(environ) else Severity.WARNING,
@@ -165,13 +202,23 @@ def _without(environ: Environ, rdma: Rdma, bad: RdmaDevice) -> str:
 
 @cause("NET034", "peermem-missing", Severity.WARNING)
 def peermem_missing(environ: Environ, net: Net, gpu: Gpu) -> Iterator[Finding]:
-    """Nothing lets the RDMA adapters reach the memory of the GPUs.
+    """The RDMA adapters have no direct access to GPU memory.
 
     ## Why it matters
-    What goes to other nodes is copied through host memory first; nothing but the bandwidth shows it.
+    Data for other nodes is copied through host memory first. Only the lower bandwidth shows it.
 
     ## Fix
-    Load nvidia-peermem, or use NVIDIA's open kernel modules on a kernel from 5.12 on (dma-buf).
+    Load nvidia-peermem as root on that node, or use NVIDIA's open kernel modules with kernel 5.12 or later (dma-buf).
+
+    ## Example
+    ddpdoctor's message:
+
+        neither nvidia-peermem nor dma-buf is available for GPUDirect RDMA
+
+    On every node, as root:
+
+        modprobe nvidia-peermem
+        echo nvidia-peermem > /etc/modules-load.d/nvidia-peermem.conf
 
     ## Source
     /sys/module/nvidia_peermem, which NCCL tests; /proc/driver/nvidia/version.
@@ -182,10 +229,10 @@ def peermem_missing(environ: Environ, net: Net, gpu: Gpu) -> Iterator[Finding]:
     if rdma.peer_memory or not used(environ, rdma) or all(d.needs_plugin for d in rdma.devices):
         return
     if rdma.has_dma_buf is None:
-        not_here("the NVIDIA kernel module does not say whether it is the open one")
+        not_here("unknown whether the NVIDIA kernel module is the open one")
     if not rdma.has_dma_buf:
         yield Finding(
-            "neither nvidia-peermem nor dma-buf is here, and NCCL would use RDMA; expected one of them",
+            "neither nvidia-peermem nor dma-buf is available for GPUDirect RDMA",
             (Evidence("net.rdma.peer_memory", "none", "nvidia_peermem"),),
             fix_command="modprobe nvidia-peermem",
         )
@@ -196,22 +243,32 @@ def rdma_fallback_to_sockets(environ: Environ, net: Net, gpu: Gpu | None = None)
     """NCCL uses TCP although RDMA ports are up, because libibverbs is missing.
 
     ## Why it matters
-    Nothing says so at the default level: "Using network Socket" stands in the log at NCCL_DEBUG=INFO only, and the job is
-    ten times slower between nodes and more.
+    Between nodes the job is ten times slower or more. The log shows `Using network Socket` only with NCCL_DEBUG=INFO.
 
     ## Fix
     Install rdma-core (libibverbs1, ibverbs-providers) in the image.
 
+    ## Example
+    In the log (NCCL_DEBUG=INFO):
+
+        NCCL INFO Using network Socket
+
+    In the Dockerfile:
+
+        # before
+        RUN apt-get install -y python3-pip
+        # after
+        RUN apt-get install -y python3-pip libibverbs1 ibverbs-providers
+
     ## Source
-    NCCL loads libibverbs.so.1 when it starts, and goes on without RDMA when it is not found.
+    NCCL loads libibverbs.so.1 when it starts, and runs without RDMA if it is not found.
     """
     rdma = needs_rdma(environ, net, gpu)
     if not used(environ, rdma) or rdma.has_library is not False:
         return
     count = len(used(environ, rdma))
     yield Finding(
-        f"libibverbs.so.1 was not found, and {count} RDMA {'ports are' if count > 1 else 'port is'} active: "
-        "NCCL takes TCP; expected the library",
+        f"libibverbs.so.1 not found: NCCL uses TCP although {count} RDMA {'ports are' if count > 1 else 'port is'} active",
         (Evidence("net.rdma.has_library", "false", "true"),),
         fix_command="apt-get install libibverbs1 ibverbs-providers",
     )
@@ -230,14 +287,27 @@ def rdma_fallback_to_sockets(environ: Environ, net: Net, gpu: Gpu | None = None)
 def rdma_device_not_in_container(
     environ: Environ, net: Net, gpu: Gpu | None = None, host: Host | None = None
 ) -> Iterator[Finding]:
-    """/sys shows RDMA adapters, and their device nodes in /dev/infiniband are missing.
+    """RDMA adapters are in /sys, but /dev/infiniband has no device nodes for them.
 
     ## Why it matters
-    In a container that was not given the devices NCCL takes TCP without a word, or fails where RDMA is demanded.
+    In a container that was started without the devices, NCCL uses TCP without a message, or fails if RDMA is required:
+    `Failed to initialize any NET plugin`.
 
     ## Fix
-    Give the container the devices: docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes
-    ask for the device plugin's resource.
+    Give the container the devices: `docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1`; in Kubernetes
+    request the device plugin's resource.
+
+    ## Example
+    ddpdoctor's message:
+
+        /dev/infiniband has no uverbs device although 8 RDMA ports are active
+
+    The command that starts the container, on every node:
+
+        # before
+        docker run --gpus all IMAGE torchrun --nnodes 2 train.py
+        # after
+        docker run --gpus all --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE torchrun --nnodes 2 train.py
 
     ## Source
     /sys/class/infiniband against /dev/infiniband/uverbs*.
@@ -248,8 +318,9 @@ def rdma_device_not_in_container(
         return
     is_container = host is not None and host.is_container
     yield Finding(
-        f"/sys shows {len(active)} active RDMA ports, and /dev/infiniband has no uverbs device; expected one for each adapter",
-        (Evidence("net.rdma.device_nodes", "none", "uverbs0"),),
+        f"/dev/infiniband has no uverbs device although {len(active)} RDMA "
+        f"{'ports are' if len(active) > 1 else 'port is'} active",
+        (Evidence("net.rdma.device_nodes", "none", "one uverbs device per adapter"),),
         fix_command="docker run --device=/dev/infiniband …" if is_container else "modprobe ib_uverbs",
         severity=None if net.spans_nodes(environ) else Severity.WARNING,
     )
@@ -257,29 +328,41 @@ def rdma_device_not_in_container(
 
 @cause("NET041", "net-plugin-override", Severity.WARNING)
 def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """A network plugin replaces NCCL's own transport, and settings for that transport are set.
+    """A network plugin replaces NCCL's own transport, whose settings then have no effect.
 
     ## Why it matters
-    A libnccl-net.so that is found through LD_LIBRARY_PATH takes the place of NCCL's own: NCCL_IB_* and NCCL_SOCKET_* may
-    then have no effect.
+    A libnccl-net.so found through LD_LIBRARY_PATH replaces NCCL's own network transport. NCCL_IB_* and NCCL_SOCKET_* may then
+    have no effect.
 
     ## Fix
-    Set NCCL_NET_PLUGIN=none, or take the plugin's folder out of LD_LIBRARY_PATH, unless the plugin is meant.
+    Set NCCL_NET_PLUGIN=none on all nodes, or remove the plugin's folder from LD_LIBRARY_PATH, unless you want the plugin.
+
+    ## Example
+    ddpdoctor's message:
+
+        /opt/vendor/lib/libnccl-net.so replaces NCCL's own network; NCCL_IB_HCA may have no effect
+
+    On every node:
+
+        # before
+        export LD_LIBRARY_PATH=/opt/vendor/lib NCCL_IB_HCA=mlx5
+        # after
+        export LD_LIBRARY_PATH=/opt/vendor/lib NCCL_IB_HCA=mlx5 NCCL_NET_PLUGIN=none
 
     ## Source
     NCCL documentation, NCCL_NET_PLUGIN. NVIDIA's own plugin (HPC-X, SHARP) reads NCCL_IB_* and does not count.
     """
     rdma = net.need(net.rdma, "rdma")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("no NVIDIA GPU here, and NCCL needs one")
+        not_here("no NVIDIA GPU here")
     if rdma.plugin is None or environ.settings.get("NCCL_NET_PLUGIN") or any(d.needs_plugin for d in rdma.devices):
         return
-    if any(word in rdma.plugin.lower() for word in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):
+    if any(name in rdma.plugin.lower() for name in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):
         return
     ignored = sorted(name for name in environ.settings if name.startswith(("NCCL_IB_", "NCCL_SOCKET_")))
     if ignored:
         yield Finding(
-            f"{rdma.plugin} replaces NCCL's own network, and {', '.join(ignored[:3])} may have no effect; expected one of them",
+            f"{rdma.plugin} replaces NCCL's own network; {', '.join(ignored[:3])} may have no effect",
             (Evidence("net.rdma.plugin", rdma.plugin, "none"),),
             fix_command="export NCCL_NET_PLUGIN=none",
         )
@@ -287,34 +370,29 @@ def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> I
 
 @rdma_device_not_in_container.look
 def without_infiniband(launch: Launch) -> Iterator[Finding]:
-    """RDMA is asked for in a container or a pod that is given no RDMA device."""
+    """RDMA is requested in a container or a pod that has no RDMA device."""
     for line in launch.lines:
-        asked = wants_rdma(line.environ.variables)
-        several = line.plan is not None and line.plan.is_multinode
-        box = container_of(line)
-        if asked is None or not (several or (line.pod is not None and (line.pod.pods or 0) > 1)):
+        setting = wants_rdma(line.environ.variables)
+        is_multi_node = line.plan is not None and line.plan.is_multinode
+        container = container_of(line)
+        if setting is None or not (is_multi_node or (line.pod is not None and (line.pod.pods or 0) > 1)):
             continue
-        if box is not None and not box.has_infiniband:
-            edits = [after(box.run, "--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1")]
-            if box.may_lock_memory:
-                edits = [after(box.run, "--device=/dev/infiniband")]
-            text = f"{asked}, and the container is given no RDMA device: expected --device=/dev/infiniband"
-            yield point(launch, line, box.run, text, "--device=/dev/infiniband", edits, severity=Severity.WARNING)
+        if container is not None and not container.has_infiniband:
+            edits = [after(container.run, "--device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1")]
+            if container.may_lock_memory:
+                edits = [after(container.run, "--device=/dev/infiniband")]
+            text = f"{setting}, but the container has no RDMA device"
+            finding = point(
+                launch, line, container.run, text, "--device=/dev/infiniband", edits, severity=Severity.WARNING
+            )
+            yield replace(finding, label="add --device=/dev/infiniband")
         pod = line.pod
         if pod is not None and not pod.has_rdma:
-            text = f"{asked}, and the container asks for no RDMA resource: expected the device plugin's resource in its limits"
-            found = point(launch, line, None, text, "a resource such as rdma/hca", None, severity=Severity.WARNING)
+            text = f"{setting}, but the container requests no RDMA resource"
+            finding = point(launch, line, None, text, "a resource such as rdma/hca", None, severity=Severity.WARNING)
             at = pod.at
-            yield (
-                found
-                if at is None
-                else Finding(
-                    text,
-                    found.evidence,
-                    where=Where(file=line.file, line=at.line, column=at.column),
-                    severity=Severity.WARNING,
-                )
-            )
+            place = finding.where if at is None else Where(file=line.file, line=at.line, column=at.column)
+            yield replace(finding, where=place, label="add a resource such as rdma/hca")
 
 
 UNROUTED = (r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",)
@@ -325,7 +403,7 @@ NO_ADDRESS = (r"ibv_modify_qp failed with (error|\d+) (No such device|Invalid ar
 
 @roce_gid_not_routable.look
 def gid_not_routable(log: Log) -> Iterator[Finding]:
-    """A peer does not answer: sure where RoCE uses a link-local address, otherwise one of several reasons."""
+    """A peer does not respond: certain if RoCE uses a link-local address, otherwise one of several reasons."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.rdma import RETRIES
@@ -333,32 +411,30 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
 
     unrouted = matching_lines(log, UNROUTED)
     if unrouted:
-        yield finding_of(
-            log, unrouted, "No route leads from an RDMA port to the address of its peer", blames_speaker=True
-        )
+        yield finding_of(log, unrouted, "An RDMA port has no route to the address of its peer", blames_speaker=True)
     lines = matching_lines(log, RETRIES)
     if not lines:
         return
     local = [line for line in lines if "fe80:" in line.text]
     if local and any(context_lines(log, "roce")):
         yield finding_of(
-            log, local, "RoCE uses a link-local address (GID), which no router passes on", blames_speaker=True
+            log, local, "RoCE uses a link-local address (GID), which no router forwards", blames_speaker=True
         )
         return
-    title = "An RDMA peer does not answer; on RoCE a GID that does not lead to other networks is one reason"
+    title = "An RDMA peer does not respond; on RoCE a GID that is not routable is one possible reason"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
 
 
 @ib_hca_unusable.look
-def unusable(log: Log) -> Iterator[Finding]:
-    """A port that NCCL took and cannot use, or one that it had to leave out, which other nodes may have taken."""
+def port_unusable(log: Log) -> Iterator[Finding]:
+    """A port that NCCL uses but cannot, or one that it had to skip although other nodes may use theirs."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
     lines = matching_lines(log, NO_ADDRESS)
     if lines:
-        yield finding_of(log, lines, "NCCL takes an RDMA port that has no address at all", blames_speaker=True)
-    left_out = matching_lines(log, (r"NET/IB : Unable to open device",))
-    if left_out:
-        title = "NCCL cannot open an RDMA device that it sees and leaves it out: where other nodes use theirs, the job hangs"
-        yield replace(finding_of(log, left_out, title, blames_speaker=True), severity=Severity.WARNING)
+        yield finding_of(log, lines, "NCCL uses an RDMA port that has no address", blames_speaker=True)
+    skipped = matching_lines(log, (r"NET/IB : Unable to open device",))
+    if skipped:
+        title = "NCCL cannot open an RDMA device and skips it; the job hangs if other nodes use theirs"
+        yield replace(finding_of(log, skipped, title, blames_speaker=True), severity=Severity.WARNING)

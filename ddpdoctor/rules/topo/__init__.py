@@ -1,1 +1,1 @@
-"""`topo`: NVLink, fabric and peer access."""
+"""`topo`: NVLink, the NVLink fabric, peer access and PCIe."""

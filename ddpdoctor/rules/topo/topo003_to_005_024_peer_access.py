@@ -1,4 +1,4 @@
-"""GPUs that reach each other only through the host."""
+"""TOPO003 to TOPO005, TOPO024: GPUs that are connected only through the host."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GEFORCE = re.compile(r"\bGeForce RTX [45]0\d\d")
 
 
 def _pairs(topo: Topo) -> list[Pair]:
-    """The pairs of GPUs that answer and that no NVLink connects."""
+    """The pairs of responding GPUs that no NVLink connects."""
     alive = {g.index for g in topo.all_gpus()}
     if len(alive) < 2:
-        not_here("one GPU has no peer")
+        not_here("only one GPU")
     return [p for p in topo.unlinked_pairs() if {p.a, p.b} <= alive]
 
 
@@ -36,15 +36,29 @@ def _pairs(topo: Topo) -> list[Pair]:
     ),
 )
 def peer_access_unsupported(topo: Topo, environ: Environ) -> Iterator[Finding]:
-    """NCCL tries peer access between GPUs that do not support it.
+    """NCCL uses peer access between GPUs that do not support it.
 
     ## Why it matters
-    "Cuda failure 217 'peer access is not supported between these two devices'" under "unhandled cuda error": cards without P2P, a
-    virtual machine, mixed models, or each rank seeing one GPU only, with a setting or an NCCL that asks for it all the same.
+    NCCL fails with `Cuda failure 217 'peer access is not supported between these two devices'`, then `unhandled cuda error`. The
+    GPUs have no P2P (cards without it, a virtual machine, mixed models, one visible GPU per rank), but a setting or an NCCL
+    version requests it.
 
     ## Fix
-    NCCL_P2P_DISABLE=1 for these GPUs, without NCCL_IGNORE_DISABLED_P2P; where each task gets one GPU, let all tasks of a node see
-    all of them.
+    Set NCCL_P2P_DISABLE=1 for the job and unset NCCL_IGNORE_DISABLED_P2P; if each task gets one GPU, make all GPUs of the node
+    visible to all of its tasks.
+
+    ## Example
+    In the log:
+
+        NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'
+
+    On all nodes, before the launch command:
+
+        # before
+        export NCCL_IGNORE_DISABLED_P2P=2
+        # after
+        unset NCCL_IGNORE_DISABLED_P2P
+        export NCCL_P2P_DISABLE=1
 
     ## Source
     NCCL src/graph/paths.cc: NCCL_IGNORE_DISABLED_P2P=2 skips NVML's answer; nvmlDeviceGetP2PStatus of every pair.
@@ -55,8 +69,8 @@ def peer_access_unsupported(topo: Topo, environ: Environ) -> Iterator[Finding]:
     if refused and environ.settings.get("NCCL_P2P_DISABLE") != "1":
         first = refused[0]
         yield Finding(
-            f"NCCL_IGNORE_DISABLED_P2P=2 makes NCCL use peer access between GPU {first.a} and GPU {first.b}, which NVML refuses "
-            f"({first.read}); expected it to be unset",
+            "NCCL_IGNORE_DISABLED_P2P=2 forces peer access between "
+            f"GPU {first.a} and GPU {first.b}, which do not support it (NVML: {first.read})",
             evidence=(Evidence("topo.pairs", f"{first.a}-{first.b}: {first.read}", "OK"),),
             fix_command="unset NCCL_IGNORE_DISABLED_P2P",
         )
@@ -67,11 +81,21 @@ def peer_access_none(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     """No pair of GPUs has peer access.
 
     ## Why it matters
-    NCCL copies between the GPUs through host memory (/dev/shm). That is how GeForce cards are; on data-centre cards it
-    means that ACS, the IOMMU, a vGPU or a registry key stands in the way.
+    NCCL copies between the GPUs through host memory (/dev/shm). That is normal on GeForce cards; on data-centre cards it means
+    that ACS, the IOMMU, a vGPU or a registry key of the driver blocks peer access.
 
     ## Fix
-    Nothing on GeForce. On data-centre cards check ACS and IOMMU, virtualisation and the driver's registry keys.
+    Do nothing on GeForce cards. On data-centre cards check ACS, the IOMMU, virtualization and the driver's registry keys.
+
+    ## Example
+    ddpdoctor's message:
+
+        none of 6 GPU pairs has peer access (NVML: CNS); NCCL copies through host memory
+
+    On that node:
+
+        nvidia-smi topo -p2p r
+        ddpdoctor gpus
 
     ## Source
     nvmlDeviceGetP2PStatus, read, for every pair.
@@ -79,30 +103,44 @@ def peer_access_none(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     divided = {d.index for d in gpu.devices if d.mig_mode} if gpu is not None else set()
     pairs = [p for p in _pairs(topo) if not {p.a, p.b} & divided]
     if len(pairs) < len(topo.pairs):
-        return  # NVLink peers are there, or MIG (GPU015), which has none
+        return  # some GPUs are connected by NVLink, or divided by MIG (GPU015), which has no peer access
     known = [p for p in pairs if p.read is not None]
     if not known:
-        unanswered("NVML told nothing of peer access")
+        unanswered("NVML reported no peer access status")
     if all(p.read != "OK" for p in known):
-        words = ", ".join(sorted({p.read or "" for p in known}))
+        statuses = ", ".join(sorted({p.read or "" for p in known}))
         yield Finding(
-            f"none of {len(known)} pairs of GPUs has peer access (NVML: {words}); NCCL goes through host memory",
-            evidence=(Evidence("topo.pairs", words, "OK"),),
+            f"none of {len(known)} GPU pairs has peer access (NVML: {statuses}); NCCL copies through host memory",
+            evidence=(Evidence("topo.pairs", statuses, "OK"),),
         )
 
 
 @cause("TOPO024", "gpu-pair-crosses-sockets", Severity.NOTE)
 def gpu_pair_crosses_sockets(topo: Topo) -> Iterator[Finding]:
-    """All GPUs reach each other through the link between the CPU sockets only.
+    """All GPUs are connected only through the link between the CPU sockets.
 
     ## Why it matters
-    Every transfer between them crosses the sockets, which NCCL does through shared memory: slower, not broken.
+    Every transfer between them crosses the sockets, for which NCCL uses shared memory. This is slower, but not an error.
 
     ## Fix
-    Where the machine has other slots or GPUs, use two on one socket.
+    Use two GPUs on one socket, if the machine has other GPUs or slots.
+
+    ## Example
+    `nvidia-smi topo -m` on that node:
+
+                GPU0    GPU1
+        GPU0     X      SYS
+        GPU1    SYS      X
+
+    On a node where GPU 0 and GPU 1 share a socket, and GPU 4 is on the other one:
+
+        # before
+        CUDA_VISIBLE_DEVICES=0,4 torchrun --nproc-per-node 2 train.py
+        # after
+        CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node 2 train.py
 
     ## Source
-    nvmlDeviceGetTopologyCommonAncestor answers SYSTEM (50) for every pair.
+    nvmlDeviceGetTopologyCommonAncestor returns SYSTEM (50) for every pair.
     """
     pairs = _pairs(topo)
     if not pairs or len(pairs) < len(topo.pairs):
@@ -110,7 +148,7 @@ def gpu_pair_crosses_sockets(topo: Topo) -> Iterator[Finding]:
     if all(p.level == SYSTEM for p in pairs):
         first = pairs[0]
         yield Finding(
-            f"GPU {first.a} and GPU {first.b} are connected through the CPU sockets only (SYS); expected PHB or nearer",
+            f"GPU {first.a} and GPU {first.b} are connected only through the CPU sockets (SYS)",
             evidence=(Evidence("topo.pairs", "SYS", "PIX, PXB, PHB or NODE"),),
         )
 
@@ -122,28 +160,40 @@ def gpu_pair_crosses_sockets(topo: Topo) -> Iterator[Finding]:
     signatures=(r"Using RTX \d+ series doesn't support",),
 )
 def consumer_gpu_peer_access(topo: Topo, environ: Environ) -> Iterator[Finding]:
-    """GeForce cards of the 40 and 50 series claim peer access, which does not work on them.
+    """GeForce 40 and 50 series cards report peer access that does not work.
 
     ## Why it matters
-    Copies between the cards hang or bring wrong values with some drivers; accelerate refuses: "Using RTX 4000 series doesn't
-    support faster communication".
+    With some drivers, copies between the cards hang or return wrong values. accelerate refuses to start:
+    `Using RTX 4000 series doesn't support faster communication`.
 
     ## Fix
-    Keep NCCL away from it, or use a driver that does not claim it.
+    Set NCCL_P2P_DISABLE=1 for the job, or install a driver that does not report peer access on these cards.
+
+    ## Example
+    In the log:
+
+        NotImplementedError: Using RTX 4000 series doesn't support faster communication broadband via P2P or IB.
+
+    On all nodes:
+
+        # before
+        torchrun --nproc-per-node 2 train.py
+        # after
+        NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 2 train.py
 
     ## Source
-    nvmlDeviceGetP2PStatus answers OK; NVIDIA supports no peer access on these cards.
+    nvmlDeviceGetP2PStatus returns OK; NVIDIA supports no peer access on these cards.
     """
     names = {g.index: g.name or "" for g in topo.all_gpus()}
     if not any(GEFORCE.search(name) for name in names.values()):
-        not_here("no GeForce card of the 40 or 50 series is here")
+        not_here("no GeForce card of the 40 or 50 series")
     if environ.get("NCCL_P2P_DISABLE") == "1":
         return
     claimed = [p for p in _pairs(topo) if p.read == "OK" and all(GEFORCE.search(names[i]) for i in (p.a, p.b))]
     if claimed:
         first = claimed[0]
         yield Finding(
-            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) claim peer access; expected none on these cards",
+            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) report peer access that does not work",
             evidence=(Evidence("topo.pairs", "OK", "CNS or NS"),),
             fix_command="export NCCL_P2P_DISABLE=1",
         )

@@ -1,4 +1,4 @@
-"""TOPO010: NVSwitches that could add up, and do not."""
+"""TOPO010: NVLink SHARP (NVSwitches that compute reductions) is unavailable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpdoctor.rules import cause
 
 HOPPER = 9
 LEAST_GPUS = 3
-"""With two GPUs NCCL does not look for it."""
+"""With two GPUs NCCL does not use it."""
 
 
 @cause("TOPO010", "nvls-unavailable", Severity.ERROR, signatures=(r"Failed to bind NVLink SHARP",))
@@ -22,33 +22,45 @@ def nvls_unavailable(gpu: Gpu, topo: Topo, environ: Environ) -> Iterator[Finding
     """NVLink SHARP multicast cannot be used on this machine.
 
     ## Why it matters
-    "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401" under "unhandled cuda error": a
-    fabric manager or partition that does not hold all GPUs, a container without the IMEX channel, or a MIG slice. Where CUDA
-    says beforehand that there is no multicast, NCCL goes without it: all_reduce is about a quarter slower.
+    NCCL fails with `Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401`: a fabric manager or
+    partition without all GPUs, a container without the IMEX channel, or a MIG slice. If CUDA reports in advance that multicast is
+    missing, NCCL runs without it and all_reduce is about a quarter slower.
 
     ## Fix
-    NCCL_NVLS_ENABLE=0 gets the job running. Then check the fabric manager and the partition on the host.
+    Set NCCL_NVLS_ENABLE=0 to get the job running. Then check the fabric manager and the partition on the host.
+
+    ## Example
+    In the log:
+
+        NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401
+
+    On all nodes:
+
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node 8 train.py
 
     ## Source
-    cuDeviceGetAttribute, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, on GPUs from Hopper on behind NVSwitches whose fabric is set
-    up (else TOPO019 or TOPO020). That binding fails although CUDA promises multicast only the job's own log shows.
+    cuDeviceGetAttribute, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, on GPUs from Hopper on that NVSwitches connect and whose fabric
+    is set up (else TOPO019 or TOPO020). If the binding fails although CUDA reports multicast, only the job's own log shows it.
     """
     ready = {g.index for g in topo.all_gpus() if g.is_switched and (g.fabric is None or g.fabric.is_up)}
-    able = [d for d in gpu.answering() if d.index in ready and _is_hopper(d) and not d.mig_mode]
-    if len(able) < LEAST_GPUS or environ.settings.get("NCCL_NVLS_ENABLE") == "0":
-        not_here("fewer than three GPUs here could use NVLink SHARP, or a setting does without it")
-    known = {d.index: has for d in able if (has := gpu.multicast.get(d.bus_id or "")) is not None}
+    capable = [d for d in gpu.answering() if d.index in ready and _is_hopper(d) and not d.mig_mode]
+    if len(capable) < LEAST_GPUS or environ.settings.get("NCCL_NVLS_ENABLE") == "0":
+        not_here("fewer than three GPUs can use NVLink SHARP, or NCCL_NVLS_ENABLE=0 disables it")
+    known = {d.index: has for d in capable if (has := gpu.multicast.get(d.bus_id or "")) is not None}
     if not known:
-        not_here("CUDA was not asked for multicast, or does not know it")
+        not_here("CUDA was not asked about multicast, or did not report it")
     lacking = [index for index, has in known.items() if not has]
     if lacking:
-        names = "all GPUs" if len(lacking) == len(able) else f"GPU {', '.join(map(str, lacking))}"
+        names = "any GPU" if len(lacking) == len(capable) else f"GPU {', '.join(map(str, lacking))}"
         is_forced = environ.settings.get("NCCL_NVLS_ENABLE") == "1"
-        is_virtual = any(d.virtualization_mode for d in able)
+        is_virtual = any(d.virtualization_mode for d in capable)
         yield Finding(
-            f"CUDA has no multicast on {names}, which NVSwitches connect: NCCL "
-            f"{'does not start with NCCL_NVLS_ENABLE=1' if is_forced else 'goes without NVLink SHARP'}; expected multicast",
-            (Evidence("gpu.multicast", f"false on {len(lacking)} of {len(able)}", "true"),),
+            f"CUDA has no multicast on {names}: NCCL "
+            f"{'does not start with NCCL_NVLS_ENABLE=1' if is_forced else 'runs without NVLink SHARP'}",
+            (Evidence("gpu.multicast", f"false on {len(lacking)} of {len(capable)}", "true"),),
             fix_command="unset NCCL_NVLS_ENABLE" if is_forced else None,
             severity=None if is_forced else Severity.NOTE if is_virtual else Severity.WARNING,
         )

@@ -1,4 +1,4 @@
-"""TOPO012 to TOPO018: NVLinks that are up and not well, and what the kernel's log says of links and switches."""
+"""TOPO012 to TOPO018: NVLinks that are slow or have errors, and link and switch faults in the kernel log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddpdoctor.facts.topo import GpuNode, Link, Topo
 from ddpdoctor.facts.xids import XidKind
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import found, of_switches
+from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import of_switches, recent_xids
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 PEERS_SHARE, MODEL_SHARE = 0.95, 0.9
-"""Of the fastest link of the same model here, and of the published rate, which some boards come near only."""
+"""Shares of the fastest link of the same model here, and of the published rate, which some boards do not quite reach."""
 CRC_LEAST = 5
 CRC_PER_SECOND = 1.0
 
@@ -27,26 +27,36 @@ def _links(topo: Topo) -> list[tuple[GpuNode, Link]]:
     """The active links of all GPUs."""
     links = [(g, link) for g in topo.all_gpus() for link in g.links if link.is_active]
     if not links:
-        not_here("no NVLink is active here")
+        not_here("no active NVLink")
     return links
 
 
 @cause("TOPO012", "nvlink-speed-low", Severity.WARNING)
 def nvlink_speed_low(topo: Topo) -> Iterator[Finding]:
-    """An NVLink runs below the speed of the other links, or of its model.
+    """An NVLink is slower than the other links, or than its model allows.
 
     ## Why it matters
-    The rings that cross it are as slow as it is, and no error is counted.
+    The rings that use this link are as slow as the link, and no error is counted.
 
     ## Fix
-    Reset the GPUs and check the firmware; have the board looked at when it stays.
+    Reset the GPUs on that node and check their firmware; if the link stays slow, have the board inspected.
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 0: NVLink 1 runs at 13281 MB/s instead of 26562 MB/s
+
+    On that node, as root:
+
+        nvidia-smi nvlink --status -i 0
+        nvidia-smi --gpu-reset
 
     ## Source
-    NVML field 164 of each link, held against the links of all GPUs of the same model, then against the published rate.
+    NVML field 164 of each link, compared with the links of all GPUs of the same model, then with the published rate.
     """
     known = [(g, link, link.speed_mb_per_s) for g, link in _links(topo) if link.speed_mb_per_s]
     if not known:
-        unanswered("NVML tells no link's speed")
+        unanswered("NVML reports no link speed")
     fastest: dict[str | None, int] = {}
     for gpu, _, speed in known:
         fastest[gpu.name] = max(fastest.get(gpu.name, 0), speed)
@@ -61,7 +71,7 @@ def nvlink_speed_low(topo: Topo) -> Iterator[Finding]:
         least, best = min(speed for _, speed, _ in links), links[0][2]
         names = ", ".join(str(link) for link, _, _ in links)
         yield Finding(
-            f"{_plural(names)} of GPU {index} {'run' if ',' in names else 'runs'} at {least} MB/s; expected {best} MB/s",
+            f"GPU {index}: {_plural(names)} {'run' if ',' in names else 'runs'} at {least} MB/s instead of {best} MB/s",
             (Evidence(f"topo.gpus[{index}].links[{links[0][0]}].speed_mb_per_s", str(least), str(best)),),
             where=Where(gpu=index),
         )
@@ -73,41 +83,50 @@ def _plural(names: str) -> str:
 
 @cause("TOPO013", "nvlink-error-counters-growing", Severity.WARNING)
 def nvlink_error_counters_growing(topo: Topo) -> Iterator[Finding]:
-    """The error counters of an NVLink grow while we look.
+    """The error counters of an NVLink are growing.
 
     ## Why it matters
-    Data is sent twice today; a link fault comes next.
+    Data is sent twice now, and a link fault often follows.
 
     ## Fix
-    Take the node out of use, reset the GPUs, and have the board looked at when the counters go on.
+    Take the node out of service and reset the GPUs; if the counters keep growing, have the board inspected.
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 0: NVLink 3 had 40 CRC errors in 0.1 s
+
+    On that node, twice, a minute apart:
+
+        nvidia-smi nvlink -e -i 0
 
     ## Source
-    nvmlDeviceGetNvLinkErrorCounter twice: one replay or recovery (DCGM), or five CRC errors (imbue) and one a second (DCGM).
-    What a counter has gathered over its life says nothing.
+    nvmlDeviceGetNvLinkErrorCounter twice: one replay or recovery (DCGM), or five CRC errors (imbue) and one per second (DCGM).
+    The total over the counter's life is not used: healthy links have errors too.
     """
     links = _links(topo)
     known = [(g, x) for g, x in links if x.recovery_growth is not None]
     if not known or topo.sample_seconds is None:
-        not_here("the counters were not told twice")
+        not_here("the counters were not sampled twice")
     growing: dict[int, dict[int, str]] = {}
     for gpu, link in known:
         crc = link.crc_growth or 0
         parts = [
-            (link.replay_growth or 0, "replays"),
-            (link.receive_growth or 0, "receive errors"),
-            (link.recovery_growth or 0, "recoveries"),
+            (link.replay_growth or 0, "replay", "replays"),
+            (link.receive_growth or 0, "receive error", "receive errors"),
+            (link.recovery_growth or 0, "recovery", "recoveries"),
         ]
         if crc >= CRC_LEAST and crc / topo.sample_seconds >= CRC_PER_SECOND:
-            parts.append((crc, "CRC errors"))
-        grown = ", ".join(f"{count} {word}" for count, word in parts if count > 0)
+            parts.append((crc, "CRC error", "CRC errors"))
+        grown = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in parts if count > 0)
         if grown:
             growing.setdefault(gpu.index, {})[link.index] = grown
     for index, counts in growing.items():
-        first, words = next(iter(counts.items()))
-        others = f"; {len(counts) - 1} more of its links too" if len(counts) > 1 else ""
+        first, errors = next(iter(counts.items()))
+        others = f"; {len(counts) - 1} more links have errors too" if len(counts) > 1 else ""
         yield Finding(
-            f"NVLink {first} of GPU {index} had {words} in {topo.sample_seconds:g} s{others}; expected none",
-            tuple(Evidence(f"topo.gpus[{index}].links[{at}]", grown, "no growth") for at, grown in counts.items()),
+            f"GPU {index}: NVLink {first} had {errors} in {topo.sample_seconds:g} s{others}",
+            tuple(Evidence(f"topo.gpus[{index}].links[{link}]", grown, "no growth") for link, grown in counts.items()),
             where=Where(gpu=index),
         )
 
@@ -123,15 +142,25 @@ def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
     """The driver reported an NVLink fault.
 
     ## Why it matters
-    "uncorrectable NVLink error": the line names no link, and the error sticks to the next CUDA call, whatever that is.
+    The job fails with `uncorrectable NVLink error` at whatever CUDA call comes next, and the message does not name the link.
 
     ## Fix
-    Take the node out, reset GPUs and fabric together; have the board replaced when it happens again.
+    Take the node out of service and reset GPUs and fabric together; if it happens again, have the board replaced.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0000:3b:00): 74, pid=2121, name=python3, NVLink: fatal error detected on link 5
+
+    On that node, as root, with no CUDA process running:
+
+        nvidia-smi -r
+        nvidia-smi nvlink -e
 
     ## Source
-    Xids 74 (up to NVLink 4) and 144 to 150 (NVLink 5) in the kernel's log of this boot, in the last day.
+    Xids 74 (up to NVLink 4) and 144 to 150 (NVLink 5) in the kernel log of this boot, in the last day.
     """
-    yield from found(gpu, XidKind.NVLINK_FAULT)
+    yield from recent_xids(gpu, XidKind.NVLINK_FAULT)
 
 
 @cause("TOPO015", "nvswitch-fault", Severity.ERROR, yields_to=("TOPO016",), signatures=(r"SXid[^\n]*[^-]\bFatal,",))
@@ -139,13 +168,23 @@ def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
     """The driver reported a fatal error of an NVSwitch.
 
     ## Why it matters
-    All GPUs behind the switch are affected, and jobs that use them end or hang.
+    All GPUs connected to the switch are affected, and jobs that use them fail or hang.
 
     ## Fix
-    Read the fabric manager's log, and reboot the node.
+    Read the fabric manager's log on that node (/var/log/fabricmanager.log), then reboot the node.
+
+    ## Example
+    In the kernel log:
+
+        nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+
+    On that node, as root:
+
+        tail -n 50 /var/log/fabricmanager.log
+        reboot
 
     ## Source
-    SXid lines with "Fatal" in the kernel's log of this boot, in the last day.
+    SXid lines with "Fatal" in the kernel log of this boot, in the last day.
     """
     yield from of_switches(gpu)
 
@@ -155,13 +194,22 @@ def nvswitch_event_nonfatal() -> None:
     """The driver reported a non-fatal event of an NVSwitch.
 
     ## Why it matters
-    "SXid (PCI:…): 22013, Non-fatal, Link 15 …": the switch recovered by itself, and jobs go on.
+    The switch recovered by itself and jobs continue: `SXid (PCI:…): 22013, Non-fatal, Link 15 …`.
 
     ## Fix
-    Nothing, unless the same link repeats it for days.
+    Do nothing, unless the same link repeats it for days.
+
+    ## Example
+    In the kernel log:
+
+        nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22013, Non-fatal, Link 15 Minion Link NA interrupt
+
+    On that node, to see how often it repeats:
+
+        dmesg | grep SXid
 
     ## Source
-    SXid lines with "Non-fatal" in the kernel's log.
+    SXid lines with "Non-fatal" in the kernel log.
     """
 
 
@@ -174,13 +222,22 @@ def nvswitch_event_nonfatal() -> None:
     xids=XidKind.REMOTE_NVLINK_FAULT_XID,
 )
 def remote_nvlink_fault_xid() -> None:
-    """A GPU reported a fault that came from a peer over NVLink.
+    """A GPU reported a fault that came from another GPU over NVLink.
 
     ## Why it matters
-    "NVRM: Xid (PCI:…): 137" is the echo of another GPU's fault: the GPU that prints it is not to blame.
+    `NVRM: Xid (PCI:…): 137` is the effect of another GPU's fault. The GPU that prints it is not the cause.
 
     ## Fix
-    Look at the Xids of its peers, on the other trays of the rack too.
+    Look at the Xids of the other GPUs, including those on the other trays of the rack.
+
+    ## Example
+    In the kernel log of node tray-2:
+
+        NVRM: Xid (PCI:0000:3b:00): 137, NVLink FLA privilege error
+
+    On all nodes of the rack:
+
+        dmesg | grep "NVRM: Xid" | grep -v ": 137"
 
     ## Source
     Xid 137.
@@ -196,13 +253,22 @@ def remote_nvlink_fault_xid() -> None:
     xids=XidKind.C2C_CORRECTED_ERROR,
 )
 def c2c_corrected_error() -> None:
-    """The link between CPU and GPU of one board corrected an error.
+    """The link between the CPU and GPU of one board corrected an error.
 
     ## Why it matters
-    "NVRM: Xid (PCI:…): 121" on Grace boards: nothing was lost.
+    `NVRM: Xid (PCI:…): 121` appears on Grace boards. No data was lost.
 
     ## Fix
-    Nothing to do.
+    Do nothing.
+
+    ## Example
+    In the kernel log:
+
+        NVRM: Xid (PCI:0009:01:00): 121, C2C correctable error
+
+    On that node, to see how often it repeats:
+
+        dmesg | grep -c "Xid.*: 121"
 
     ## Source
     Xid 121.
@@ -211,7 +277,7 @@ def c2c_corrected_error() -> None:
 
 @nvswitch_fault.look
 def nvswitch_fault_in_log(log: Log) -> Iterator[Finding]:
-    """Told of the NVSwitch that the kernel names."""
+    """Fatal faults of the NVSwitches that the kernel names."""
     from ddpdoctor.rules.log.xids import xid_findings
 
     return xid_findings(nvswitch_fault.rule, lambda xid: xid.is_fatal, log)
@@ -219,7 +285,7 @@ def nvswitch_fault_in_log(log: Log) -> Iterator[Finding]:
 
 @nvswitch_event_nonfatal.look
 def nvswitch_event_nonfatal_in_log(log: Log) -> Iterator[Finding]:
-    """Told of the NVSwitch that the kernel names."""
+    """Non-fatal events of the NVSwitches that the kernel names."""
     from ddpdoctor.rules.log.xids import xid_findings
 
     return xid_findings(nvswitch_event_nonfatal.rule, lambda xid: xid.is_harmless, log)

@@ -1,4 +1,4 @@
-"""The registration of GPUs with the NVLink fabric (Hopper and later)."""
+"""TOPO019 to TOPO022: the registration of GPUs with the NVLink fabric (Hopper and later)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASK = (
     (4, "unhealthy route"),
     (6, "access timeout recovery"),
 )
-"""Two bits a subject from this bit on: 1 is true, 2 is false, 0 is not told."""
+"""Two bits per subject, starting at this bit: 1 is true, 2 is false, 0 is not reported."""
 WRONG = {
     2: "wrong system GUID",
     3: "wrong chassis serial number",
@@ -30,28 +30,38 @@ WRONG = {
     7: "invalid location",
     8: "invalid GPU state",
 }
-"""What four bits from bit 8 on say of the configuration; 1 is that nothing is wrong with it."""
-ASKED_FOR = ((12, "no partition assigned"), (14, "fabric manager disconnected"))
-"""Two bits a subject, 2 is the trouble: told by a summary that is not healthy only, for a node may do without."""
+"""The meaning of the four configuration bits from bit 8 on; 1 means that the configuration is correct."""
+IF_UNHEALTHY = ((12, "no partition assigned"), (14, "fabric manager disconnected"))
+"""Two bits per subject, 2 is the fault: used only if the summary is not healthy, because a node may not need them."""
 
 
 def _fabrics(topo: Topo) -> list[tuple[GpuNode, Fabric]]:
-    found = [(g, g.fabric) for g in topo.all_gpus() if g.fabric is not None and g.fabric.state]
-    if not found:
-        not_here("no GPU here registers with an NVLink fabric")
-    return found
+    registering = [(g, g.fabric) for g in topo.all_gpus() if g.fabric is not None and g.fabric.state]
+    if not registering:
+        not_here("no GPU registers with an NVLink fabric")
+    return registering
 
 
 @cause("TOPO019", "fabric-not-ready", Severity.ERROR)
 def fabric_not_ready(topo: Topo) -> Iterator[Finding]:
-    """The GPUs are not registered with the NVLink fabric yet.
+    """The GPUs are not yet registered with the NVLink fabric.
 
     ## Why it matters
-    Until they are, CUDA says "Error 802: system not yet initialized" and torch.cuda.is_available() is False. Some
-    seconds after boot that is normal; later it is not.
+    Until they are, torch.cuda.is_available() is False and CUDA fails: `Error 802: system not yet initialized`. This is normal
+    for some seconds after boot, but not later.
 
     ## Fix
-    Wait a minute; then restart the fabric manager, in exactly the driver's version.
+    Wait a minute; then restart the fabric manager as root on that node. Its version must be exactly the driver's.
+
+    ## Example
+    In the log:
+
+        RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized
+
+    On that node, as root:
+
+        nvidia-smi -q | grep -A 3 Fabric
+        systemctl restart nvidia-fabricmanager
 
     ## Source
     nvmlDeviceGetGpuFabricInfoV: state 1 or 2.
@@ -62,7 +72,7 @@ def fabric_not_ready(topo: Topo) -> Iterator[Finding]:
         state = STATES[waiting[0][1].state]
         place = Where(gpu=waiting[0][0].index) if len(waiting) == 1 else Where()
         yield Finding(
-            f"the fabric registration of GPU {indices} is {state}; expected completed",
+            f"GPU {indices}: registration with the NVLink fabric is {state}",
             evidence=tuple(Evidence(f"topo.gpus[{g.index}].fabric.state", str(f.state), "3") for g, f in waiting),
             fix_command="systemctl restart nvidia-fabricmanager",
             where=place,
@@ -74,62 +84,82 @@ def fabric_failed(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     """A GPU could not join the NVLink fabric.
 
     ## Why it matters
-    The registration ended with an error, or NVLink is refused between all GPUs although their links are up: CUDA may start, but
-    the peers over NVLink are missing.
+    The registration failed, or NVLink is refused between all GPUs although their links are up. CUDA may start, but the other GPUs
+    cannot be reached over NVLink.
 
     ## Fix
-    Bring fabric manager and driver to one version, check the partition, and reset the GPU.
+    Install the fabric manager in the driver's version on that node, check the partition, and reset the GPU.
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 2 could not register with the NVLink fabric (NVML code 999)
+
+    On that node, as root:
+
+        nv-fabricmanager --version
+        nvidia-smi --query-gpu=driver_version --format=csv
+        systemctl restart nvidia-fabricmanager
 
     ## Source
-    nvmlDeviceGetGpuFabricInfoV: state completed, status not 0. nvmlDeviceGetP2PStatus, NVLink, NS on every pair behind
-    NVSwitches: seen in the field on H100 whose fabric was not set up.
+    nvmlDeviceGetGpuFabricInfoV: state completed, status not 0. nvmlDeviceGetP2PStatus, NVLink, NS on every pair that NVSwitches
+    connect: seen in the field on H100 whose fabric was not set up.
     """
     gpus = topo.all_gpus()
-    for each in gpus:
-        fabric = each.fabric
+    for node in gpus:
+        fabric = node.fabric
         if fabric is not None and fabric.state == COMPLETED and fabric.status:
             yield Finding(
-                f"GPU {each.index} ended its fabric registration with NVML code {fabric.status}; expected 0",
-                evidence=(Evidence(f"topo.gpus[{each.index}].fabric.status", str(fabric.status), "0"),),
-                where=Where(gpu=each.index),
+                f"GPU {node.index} could not register with the NVLink fabric (NVML code {fabric.status})",
+                evidence=(Evidence(f"topo.gpus[{node.index}].fabric.status", str(fabric.status), "0"),),
+                where=Where(gpu=node.index),
             )
     divided = {d.index for d in gpu.devices if d.mig_mode} if gpu is not None else set()
     switched = {g.index for g in gpus if g.is_switched and g.links_to_switch} - divided
-    words = [p.nvlink for p in topo.pairs if {p.a, p.b} <= switched and p.nvlink not in (None, "U")]
-    if words and "OK" not in words and all(g.fabric is None or g.fabric.is_up for g in gpus):
+    statuses = [p.nvlink for p in topo.pairs if {p.a, p.b} <= switched and p.nvlink not in (None, "U")]
+    if statuses and "OK" not in statuses and all(g.fabric is None or g.fabric.is_up for g in gpus):
+        pairs = "the only GPU pair" if len(statuses) == 1 else f"all {len(statuses)} GPU pairs"
         yield Finding(
-            f"NVLink is refused ({words[0]}) on all of {len(words)} pairs of GPUs although their links to the NVSwitches are up; "
-            "expected OK",
-            evidence=(Evidence("topo.pairs", f"nvlink: {words[0]}", "OK"),),
+            f"NVLink is refused ({statuses[0]}) for {pairs} although the NVSwitch links are up",
+            evidence=(Evidence("topo.pairs", f"nvlink: {statuses[0]}", "OK"),),
             fix_command="systemctl restart nvidia-fabricmanager",
         )
     if not any(g.fabric is not None and g.fabric.state for g in gpus) and not switched:
-        not_here("no GPU here is behind an NVSwitch")
+        not_here("no GPU is connected to an NVSwitch")
 
 
 @cause("TOPO021", "fabric-unhealthy", Severity.ERROR)
 def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
-    """The NVLink fabric of a GPU reports a degraded state.
+    """The NVLink fabric of a GPU is in a degraded state.
 
     ## Why it matters
-    Bandwidth is lost or routes are missing, and only the fabric's health mask says so.
+    Bandwidth is lost or routes are missing, and only the health mask of the fabric shows it.
 
     ## Fix
-    Drain the node and read the fabric manager's log.
+    Drain the node and read its fabric manager's log (/var/log/fabricmanager.log).
+
+    ## Example
+    ddpdoctor's message:
+
+        GPU 0 reports an unhealthy NVLink fabric (degraded bandwidth)
+
+    On that node, as root:
+
+        nvidia-smi -q | grep -A 12 Fabric
+        tail -n 50 /var/log/fabricmanager.log
 
     ## Source
-    nvmlDeviceGetGpuFabricInfoV: healthMask (its bits for trouble, and a configuration that is wrong), healthSummary (2 unhealthy,
-    3 limited).
+    nvmlDeviceGetGpuFabricInfoV: healthMask (its fault bits, and a wrong configuration), healthSummary (2 unhealthy, 3 limited).
     """
     for gpu, fabric in _fabrics(topo):
         mask = fabric.health_mask or 0
-        faults, is_ill = _faults(mask), fabric.health_summary in (2, 3)
-        if fabric.state != COMPLETED or not (faults or is_ill):
+        faults, is_unhealthy = _faults(mask), fabric.health_summary in (2, 3)
+        if fabric.state != COMPLETED or not (faults or is_unhealthy):
             continue
-        words = faults + [word for bit, word in ASKED_FOR if is_ill and mask >> bit & 3 == 2]
+        problems = faults + [problem for bit, problem in IF_UNHEALTHY if is_unhealthy and mask >> bit & 3 == 2]
         is_limited = not faults and fabric.health_summary == 3
         yield Finding(
-            f"GPU {gpu.index} reports an unhealthy fabric ({', '.join(words) or 'health summary'}); expected healthy",
+            f"GPU {gpu.index} reports an unhealthy NVLink fabric ({', '.join(problems) or 'health summary'})",
             evidence=(Evidence(f"topo.gpus[{gpu.index}].fabric.health_mask", f"{mask:#x}", "no problem bit"),),
             where=Where(gpu=gpu.index),
             severity=Severity.WARNING if is_limited else None,
@@ -137,40 +167,51 @@ def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
 
 
 def _faults(mask: int) -> list[str]:
-    words = [word for bit, word in MASK if mask >> bit & 3 == 1]
+    faults = [fault for bit, fault in MASK if mask >> bit & 3 == 1]
     wrong = mask >> 8 & 0xF
-    return words + ([f"configuration: {WRONG.get(wrong, f'code {wrong}')}"] if wrong > 1 else [])
+    return faults + ([f"configuration: {WRONG.get(wrong, f'code {wrong}')}"] if wrong > 1 else [])
 
 
 @cause("TOPO022", "fabric-clique-mixed", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def fabric_clique_mixed(topo: Topo | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
-    """The GPUs of one node, or of the nodes of one job, belong to different NVLink domains.
+    """The GPUs of the job belong to different NVLink domains.
 
     ## Why it matters
-    NCCL takes the network between GPUs that sit in one rack, or in one tray.
+    NCCL uses the network between GPUs of one rack, or even of one tray.
 
     ## Fix
-    Correct the partition, so that all GPUs of the job share a domain.
+    Correct the partition so that all GPUs of the job are in one NVLink domain.
+
+    ## Example
+    ddpdoctor's message:
+
+        the GPUs belong to 2 NVLink domains (GPU 0: clique 1; GPU 1: clique 2)
+
+    On each node:
+
+        nvidia-smi -q | grep -E "ClusterUUID|CliqueId"
 
     ## Source
     nvmlDeviceGetGpuFabricInfoV: clusterUuid and cliqueId.
     """
     if nodes is not None:
-        found = split(nodes.nodes, lambda node: node.traits.get("topo.fabric"))
-        if found is not None:
-            yield differs(found, "the NVLink domain", "topo.fabric")
+        groups = split(nodes.nodes, lambda node: node.traits.get("topo.fabric"))
+        if groups is not None:
+            yield differs(groups, "the NVLink domain", "topo.fabric")
         return
     if topo is None:
-        not_here("no GPU was looked at")
+        not_here("no GPU was examined")
     domains: dict[tuple[str | None, int | None], list[int]] = {}
     for gpu, fabric in _fabrics(topo):
         if fabric.state == COMPLETED:
             domains.setdefault((fabric.cluster_uuid, fabric.clique), []).append(gpu.index)
     if len(domains) > 1:
-        words = "; ".join(f"GPU {', '.join(map(str, at))}: clique {clique}" for (_, clique), at in domains.items())
+        cliques = "; ".join(
+            f"GPU {', '.join(map(str, indices))}: clique {clique}" for (_, clique), indices in domains.items()
+        )
         few, *_, many = sorted(domains.values(), key=len)
         yield Finding(
-            f"the GPUs belong to {len(domains)} NVLink domains ({words}); expected one",
-            evidence=(Evidence("topo.gpus", words, "one domain"),),
+            f"the GPUs belong to {len(domains)} NVLink domains ({cliques})",
+            evidence=(Evidence("topo.gpus", cliques, "one domain"),),
             where=Where(gpu=few[0] if len(domains) == 2 and len(few) == 1 < len(many) else None),
         )

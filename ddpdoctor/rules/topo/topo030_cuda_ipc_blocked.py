@@ -22,15 +22,28 @@ def cuda_ipc_blocked(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """CUDA IPC between the ranks of a node does not work.
 
     ## Why it matters
-    "cudaIpcGetMemHandle failed : invalid argument" or "failed to peer with device 1": ranks in containers with IPC or PID
-    namespaces of their own, a virtual GPU, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with an older NCCL.
+    NCCL fails with `cudaIpcGetMemHandle failed : invalid argument` or `failed to peer with device 1`. The ranks run in containers
+    with separate IPC or PID namespaces, the GPU is virtual, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is set with an
+    older NCCL.
 
     ## Fix
-    One container a node with all ranks in it (docker --ipc=host, hostIPC in Kubernetes), or NCCL_P2P_DISABLE=1; drop
-    expandable_segments, or update NCCL.
+    Run all ranks of a node in one container (docker `--ipc=host`, `hostIPC: true` in Kubernetes), or set NCCL_P2P_DISABLE=1;
+    remove expandable_segments, or update NCCL.
+
+    ## Example
+    In the log:
+
+        NCCL WARN Cuda failure 'invalid argument' cudaIpcGetMemHandle failed
+
+    The command that starts the container, on every node:
+
+        # before
+        docker run --gpus all IMAGE torchrun --nproc-per-node 8 train.py
+        # after
+        docker run --gpus all --ipc=host IMAGE torchrun --nproc-per-node 8 train.py
 
     ## Source
-    CUDA programming guide, interprocess communication; nvmlDeviceGetVirtualizationMode answers 2 for a virtual GPU.
+    CUDA programming guide, interprocess communication; nvmlDeviceGetVirtualizationMode returns 2 for a virtual GPU.
     """
     gpu.answering()
     if environ.settings.get("NCCL_P2P_DISABLE") == "1":
@@ -38,8 +51,7 @@ def cuda_ipc_blocked(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     shared = [d for d in gpu.answering() if d.virtualization_mode == VGPU]
     if len(shared) > 1 and (environ.local_world_size or 0) > 1:
         yield Finding(
-            f"{len(shared)} virtual GPUs and {environ.local_world_size} ranks here: CUDA IPC between them may be blocked; "
-            "expected NCCL_P2P_DISABLE=1 unless the vGPU type has peer access",
+            f"CUDA IPC may be blocked between the {environ.local_world_size} ranks on {len(shared)} virtual GPUs",
             (Evidence("gpu.devices[0].virtualization_mode", str(VGPU), "0"),),
             fix_command="export NCCL_P2P_DISABLE=1",
             severity=Severity.WARNING,

@@ -10,9 +10,9 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Finding, Severity, Speaker
+from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
-from ddpdoctor.rules.launch.scheduler.counting import nodes
 
 __all__ = ["EARLY"]
 

@@ -11,9 +11,9 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.task_counts import NODES, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, point, remove, replace_word, shown
-from ddpdoctor.rules.launch.scheduler.counting import NODES, nodes, number, option, tasks, tasks_per_node
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log

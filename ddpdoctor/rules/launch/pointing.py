@@ -17,6 +17,7 @@ from ddpdoctor.findings import Evidence, Finding, LineEdit, NodeCommand, Severit
 __all__ = [
     "after",
     "agents",
+    "base_name",
     "before",
     "correcting",
     "every_node",
@@ -46,6 +47,12 @@ def shown(word: Word) -> str:
     """The word as the user wrote it, cut to a readable length."""
     text = word.raw if word.raw and word.is_literal else plain(word.text)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+def base_name(path: str) -> str:
+    """The name of a file without its folders, cut to a readable length."""
+    name = path.rpartition("/")[2] or path
+    return name if len(name) <= 30 else name[:29] + "…"
 
 
 def option_text(given: Given) -> str:

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import after, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.pointing import after, base_name, point, remove, replace_word, shown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -175,7 +175,7 @@ def task_without_rank_variables(launch: Launch) -> Iterator[Finding]:
         edits = None
         if outer.launcher is LauncherKind.SRUN and not any(layer.is_shell_text for layer in line.layers):
             edits = _mapped(line, inner, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
-        text = f"{outer.name} does not set RANK, but {script.path.rpartition('/')[2]:.30} reads it"
+        text = f"{outer.name} does not set RANK, but {base_name(script.path)} reads it"
         expected, label = "RANK and WORLD_SIZE from the scheduler's variables", "map RANK inside the task"
         yield point(launch, line, inner.program, text, expected, edits, label=label)
 

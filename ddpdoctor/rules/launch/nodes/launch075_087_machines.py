@@ -26,7 +26,7 @@ def uneven_gpus_per_node(nodes: Nodes) -> Iterator[Finding]:
     Or use the same `--nproc-per-node` on every node.
 
     ## Example
-        error[LAUNCH075]: the number of GPUs per node differs between the nodes (node-1: 8; node-2: 7)
+        error[LAUNCH075]: the number of GPUs per node differs between nodes (node-1: 8; node-2: 7)
 
         # before
         accelerate launch --num_machines=2 --num_processes=16 --machine_rank=1 --main_process_ip=HOST0 train.py
@@ -59,7 +59,7 @@ def script_differs_across_nodes(nodes: Nodes) -> Iterator[Finding]:
     `sha256sum` shows which node differs.
 
     ## Example
-        warning[LAUNCH087]: the text of train.py differs between the nodes (node-1: 4be1…; node-2: 90c3…)
+        warning[LAUNCH087]: the text of train.py differs between nodes (node-1: 4be1…; node-2: 90c3…)
 
         # before
         ssh node-2 torchrun --nnodes=2 --node-rank=1 --master-addr=node-1 train.py

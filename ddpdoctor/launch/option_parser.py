@@ -125,7 +125,7 @@ class _OptionParser:
         return [_Found(f, f, text[2:]) for f in self.flags if f == text[:2]]
 
     def _take(self, found: dict[int, _Found]) -> int | None:
-        """The index of the script. Behind a word that may be the script all may be the script's, unless one follows."""
+        """The index of the script. All words after one that may be the script may be its arguments, unless a script follows."""
         i, sure = 0, None
         while i < len(self.words):
             word = self.words[i]
@@ -150,7 +150,7 @@ class _OptionParser:
         return None
 
     def _mark_after(self, script: int) -> None:
-        """Ambiguous words behind the script are the script's own."""
+        """Ambiguous words after the script belong to the script."""
         start = self.words[script].start
         self.problems = [
             ParseProblem(p.trouble, p.word, p.option, p.value, p.matches, p.word.start > start) for p in self.problems

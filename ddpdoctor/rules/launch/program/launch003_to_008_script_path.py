@@ -88,9 +88,9 @@ def script_not_found(launch: Launch, startup: Startup | None = None) -> Iterator
             edits = [replace_word(script, f"{folder[0]}{folder[1]}{facts.similar}")]
         label = f"did you mean {facts.similar}?" if facts.similar else "no such file"
         text = f"{_cut(script)} does not exist"
-        folder = facts.path.removesuffix(script.text).rstrip("/")
-        if folder != facts.path and len(text) + len(folder) < 58:
-            text += f" in {folder}"
+        place = facts.path.removesuffix(script.text).rstrip("/")
+        if place != facts.path and len(text) + len(place) < 58:
+            text += f" in {place}"
         yield point(launch, line, script, text, "an existing file", edits, label=label)
     if startup is not None:
         yield from _missing_modules(launch, startup)

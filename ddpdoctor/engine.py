@@ -10,7 +10,7 @@ from ddpdoctor.causality.arrange import arrange, in_order
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
+from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
 __all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
@@ -77,7 +77,10 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
     outcome = Outcome()
     rules = tuple(rules)
     facts, broken_job = _with_job(facts, rules)
-    for each in rules:
+    for each in sorted(rules, key=lambda each: each.is_last_resort):
+        if each.is_last_resort and any(map(_explains, outcome.findings)):
+            outcome.passed.append(each.code)
+            continue
         if each.is_of_logs and facts.log is None:
             continue
         if broken_job and _takes_job(each):
@@ -100,6 +103,12 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             if not found:
                 outcome.passed.append(each.code)
     return outcome
+
+
+def _explains(finding: Finding) -> bool:
+    """Whether nothing is left to be said by a last resort."""
+    is_open = finding.worst is Severity.WARNING and finding.where.file is not None and finding.role is None
+    return (finding.worst is Severity.ERROR or is_open) and finding.role is not Role.NOISE
 
 
 def extended(

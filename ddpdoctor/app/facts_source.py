@@ -47,7 +47,7 @@ def facts_for(
     try:
         return load_facts(request.facts), ()
     except UnreadableError as error:
-        request.listener.notice(str(error))
+        request.listener.error(str(error))
         gaps = tuple(Gap(name, "the facts file could not be read", Why.UNANSWERED) for name in wanted)
         return Facts(schema=SCHEMA, collected_at="", hostname="", gaps=gaps), (f"read {error}",)
 

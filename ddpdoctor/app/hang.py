@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.facts_source import facts_for
+from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.request import UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.hang.pyspy import find_pyspy
@@ -18,6 +19,7 @@ from ddpdoctor.engine import examine
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Skipped
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import this_machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
@@ -31,7 +33,9 @@ __all__ = ["HangOptions", "examine_running_job"]
 
 AREAS = ("host", "log", "probe", "script")
 """The areas of the causes that running ranks show."""
-ALIKE = "the ranks stand still, and /proc alone does not tell them apart; py-spy shows where each one waits: pip install py-spy"
+NO_STACKS = (
+    "the Python stacks of the ranks were not read; to see where each one waits: pip install py-spy && ddpdoctor hang"
+)
 RAS_SECONDS = 10.0
 IDLE_SHARE = 0.05
 MOST_HOSTS = 4
@@ -64,9 +68,7 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     if request.facts is not None:
         inputs = (_saved_input(str(request.facts), facts, failures),)
     report = replace(report, inputs=inputs, subject=_subject(facts))
-    if not report.findings and not request.quiet and _are_alike(facts):
-        request.listener.notice(ALIKE)
-    return report, facts
+    return _without_unseen(report, facts), facts
 
 
 def _subject(facts: Facts) -> str:
@@ -95,9 +97,11 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     for pid in options.pids:
         if not os.path.exists(f"/proc/{pid}"):
             raise UsageError(f"PID {pid}: no such process")
-    if options.has_stacks and not request.quiet and find_pyspy(machine.environ) is not None:
-        request.listener.notice("reading stacks with py-spy --nonblocking: the ranks are not stopped")
-    hang, failures = _ranks(machine, options)
+    has_pyspy = options.has_stacks and find_pyspy(machine.environ) is not None
+    with reporting(request.listener) as progress:
+        stacks = ", then reading their stacks (py-spy --nonblocking)" if has_pyspy else ""
+        progress.phase(f"watching the ranks for {options.watch_seconds:g} s{stacks}")
+        hang, failures = _ranks(machine, options)
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -106,7 +110,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     )
     if not options.has_ras:
         return facts, failures
-    request.listener.notice("asking NCCL's RAS, which has crashed jobs")
+    request.listener.warning("asking NCCL's RAS, which has crashed jobs")
     facts, problems = _with_ras(facts, hang, machine)
     return facts, (*failures, *problems)
 
@@ -163,8 +167,21 @@ def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[
     return replace(facts, hang=replace(hang, ras=ras)), ()
 
 
-def _are_alike(facts: Facts) -> bool:
-    """Whether several ranks hardly use their CPU and no stack shows what they wait for."""
-    processes = facts.hang.processes if facts.hang is not None else ()
-    is_idle = all(process.cpu_share is not None and process.cpu_share < IDLE_SHARE for process in processes)
-    return len(processes) > 1 and is_idle and not any(process.frames for process in processes)
+def _without_unseen(report: Report, facts: Facts) -> Report:
+    """The report in which no rule passed for what only stacks or dumps could have shown: it was skipped, and what to run is
+    the reason. Ranks that all wait make it incomplete.
+    """
+    hang = facts.hang
+    if hang is None or not hang.processes or hang.dumps or hang.stacks or hang.ras:
+        return report
+    if any(process.frames for process in hang.processes):
+        return report
+    reason = next((gap.reason for gap in hang.gaps if gap.path == "hang.stacks"), NO_STACKS)
+    unseen = tuple(Skipped(code, reason, unanswered=_are_idle(hang)) for code in report.passed)
+    return replace(report, passed=(), skipped=(*report.skipped, *unseen))
+
+
+def _are_idle(hang: Hang) -> bool:
+    """Whether several ranks hardly use their CPU: each may wait for another one."""
+    shares = [process.cpu_share for process in hang.processes]
+    return len(shares) > 1 and all(share is not None and share < IDLE_SHARE for share in shares)

@@ -64,7 +64,8 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
         report = replace(report, inputs=(*given, *report.inputs, *more))
         report = original(with_excerpts(report, facts.launch))
-    return replace(report, subject=subject_of(launch, report.inputs)), facts
+    seconds = round(time.time() - started, 3)
+    return replace(report, subject=subject_of(launch, report.inputs), seconds=seconds), facts
 
 
 def _sorted(paths: Sequence[str]) -> tuple[Scripts, list[str]]:
@@ -89,9 +90,9 @@ def _with_scripts(
     lines = facts.launch.lines
     if not named.paths and not named.failures and not any(line.script and line.script.exists for line in lines):
         return report, ([], [])
-    from ddpdoctor.app.lint_scripts import judge_scripts
+    from ddpdoctor.app.lint_scripts import judge_until_interrupted
 
-    judged = judge_scripts(named, lines, facts, request)
+    judged = judge_until_interrupted(named, lines, facts, request)
     return judged.added_to(report), (judged.passed_over, judged.broken)
 
 

@@ -195,8 +195,8 @@ class MultiNodeSession:
         if met is None and limit > HINT_SECONDS:
             job = self.job
             self._say(
-                f"meeting at {job.master_addr}:{job.master_port}: type the same on every node, or judge this node alone"
-                " with --no-meet"
+                f"waiting for the other nodes at {job.master_addr}:{job.master_port}: run the same command on each,"
+                " or check this node alone with --no-meet"
             )
             met = self._session.result(limit - HINT_SECONDS)
         return met

@@ -163,7 +163,7 @@ class Probing:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
             if self._joins:
-                say("meeting the other ranks")
+                say("waiting for the other ranks")
                 seconds = self._seconds()
                 self._running = join(
                     self._environ_of_ranks(), min(self._join_seconds, seconds), seconds, self._template, news

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
@@ -35,13 +36,16 @@ _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 class LaunchFiles:
     """What was read: the lines of each file, in order, the prefixes silenced on a line of a file, and what failed.
 
-    An empty prefix silences every code. `inputs` are the files as the report tells of them, in order.
+    An empty prefix silences every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
+    files start on an imagined cluster, and `left_out` what was not understood of them.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     silenced: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
+    jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
+    left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """A comment on one of these lines of the file silences the code."""
@@ -144,11 +148,43 @@ def _read(
         error = shell_error(path, text)
         if error is not None:
             found.failures.append(error)
-        reason = None if lines else "no launch in it that ddpdoctor can read"
-        return ExaminedInput(path, "shell", is_understood=bool(lines), lines=count, reason=reason)
+        _imagine(path, text, found, environ, version, files)
+        is_understood = bool(lines or found.jobs[path])
+        reason = None if is_understood else "no launch in it that ddpdoctor can read"
+        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
     )
+
+
+def _imagine(
+    path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], version: Version, files: FileLookup
+) -> None:
+    """Execute a shell file on an imagined cluster."""
+    from ddpdoctor.facts.launch.record import Launch
+    from ddpdoctor.launch.evaluator.jobs import jobs_of_run
+    from ddpdoctor.launch.evaluator.launches import run_job_file
+
+    folder = os.path.dirname(os.path.abspath(path))
+    run_of_file = run_job_file(text, path, environ, version, folder, _TextsOnly(files))
+    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version)
+    found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
+
+
+@dataclass(frozen=True)
+class _TextsOnly:
+    """Files that a job file reads itself; where its training script lies on the cluster is not known here."""
+
+    files: FileLookup
+
+    def script(self, path: str) -> None:
+        return None
+
+    def text(self, path: str) -> str | None:
+        return self.files.text(path)
+
+    def is_folder(self, path: str) -> bool:
+        return self.files.is_folder(path)
 
 
 def _is_shell(path: str, text: str) -> bool:

@@ -284,6 +284,8 @@ class JobOutcome(str, Enum):
 
     FAILED = "failed"
     COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    """Somebody ended it with SIGINT, as Ctrl-C does, before anything had failed."""
     RUNNING = "running"
     UNKNOWN = "unknown"
 

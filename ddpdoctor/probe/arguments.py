@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ddpdoctor import __version__
 
 __all__ = ["FORMATS", "parse"]
 
-FORMATS = ("table", "json", "markdown", "junit", "sarif", "github")
+FORMATS = ("table", "json", "markdown", "junit", "sarif", "github", "concise")
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of this rank; exits with 2 after one line when they are wrong, as argparse does."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddpdoctor.probe",
         description="Probe the ranks of a job: start it as the job is started, torchrun … -m ddpdoctor.probe.",
         allow_abbrev=False,
@@ -32,6 +33,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ignore", metavar="PREFIX,…", help="leave these codes out")
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
     parser.add_argument("--quiet", "-q", action="store_true", help="only findings")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also evidence and counts of rules")
     parser.add_argument("--no-color", action="store_true", help="no colours")
     # What torch.distributed.launch and deepspeed add to the line of every rank, whose environment says the same.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
@@ -48,12 +50,22 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
 def _numbers(word: str) -> tuple[int, ...]:
     return tuple(map(int, word.split(",")))
 
 
 def _seconds(word: str) -> float:
-    seconds = float(word)
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{word} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{word!r}: expected a number of seconds above 0")
     return seconds

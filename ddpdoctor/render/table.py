@@ -99,9 +99,9 @@ class _Screen:
         if not self._report.subject:
             return True
         excerpt = self._blocks[0].first.excerpt if self._blocks else None
-        if excerpt is None or self._report.jobs or len(self._report.inputs) > 1:
+        if excerpt is None or self._report.jobs:
             return False
-        return not excerpt.is_numbered or len(self._report.inputs) == 1
+        return not excerpt.is_numbered or sum(each.is_named for each in self._report.inputs) == 1
 
     def _show_blocks(self) -> None:
         jobs = {job.name: job for job in self._report.jobs} if len(self._report.jobs) > 1 else {}

@@ -130,5 +130,5 @@ def test_a_bug_is_confessed_in_two_lines() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd="/", timeout=SECONDS
     )
     assert done.returncode == 3
-    assert done.stderr.startswith("ddpdoctor: internal error: ZeroDivisionError: division by zero\n")
+    assert done.stderr.startswith("error: internal error: ZeroDivisionError: division by zero\n")
     assert "Traceback" not in done.stderr

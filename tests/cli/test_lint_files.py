@@ -67,7 +67,6 @@ def test_legal_files_are_silent(tmp_path: Path) -> None:
 
 NOT_JUDGED = {
     *(
-        "apptainer.sbatch",
         "branches.sh",
         "not_about_training.sh",
         "arguments_of_an_entrypoint.yaml",

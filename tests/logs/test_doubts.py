@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
-from ddpdoctor.findings import Report, Role
+from ddpdoctor.findings import Report, Role, Severity
 
 REFUSED = (
     "gpu-7:8100:8155 [2] NCCL INFO Call to connect returned Connection refused, retrying\n" * 3
@@ -167,6 +167,7 @@ def test_a_fault_of_a_kernel_comes_before_the_timeout_of_its_channel(tmp_path: P
     first, second = _report(tmp_path, text).findings
     assert (first.code, first.role) == ("GPU043", Role.CAUSE)
     assert (second.code, second.role, second.caused_by) == ("GPU040", Role.CONSEQUENCE, "GPU043")
+    assert second.worst is Severity.WARNING, "what follows is not the error of the report"
 
 
 @pytest.mark.parametrize(("at", "bus"), [("900.000001", "3b"), ("103.000001", "5e")])

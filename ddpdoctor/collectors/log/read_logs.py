@@ -77,7 +77,7 @@ def read(
     tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
     above = len(_above([each.name for each in inputs]))
     size_bytes = sum(each.size_bytes for each in inputs)
-    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin, deadline), tasks, size_bytes)
+    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin, deadline), tasks, size_bytes, _unread)
     spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
     for (each, _, _), span in zip(tasks, read, strict=True):
         spans_of.setdefault(each.name, []).append(span)
@@ -87,7 +87,8 @@ def read(
 def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
     """One source, and what its spans gave together."""
     source, part = spans[0][0], joined([part for _, part in spans])
-    return replace(source, lines=part.newlines, problem=source.problem or part.problem), part
+    problem = next((span.problem for span, _ in spans if span.problem is not None), None)
+    return replace(source, lines=part.newlines, problem=problem or part.problem), part
 
 
 def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
@@ -161,6 +162,12 @@ def _read(
         return replace(source, problem=reason_of(error)), ScannedPart()
     part.problem = part.problem or reader.problem
     return replace(source, kind=kind), part
+
+
+def _unread(task: tuple[Input, int, int | None], why: str) -> tuple[LogSource, ScannedPart]:
+    """What stands for a piece of an input that was not read."""
+    each = task[0]
+    return LogSource(each.name, InputKind.TEXT, each.size_bytes, problem=why), ScannedPart()
 
 
 def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.job import Job, Process
@@ -115,9 +115,9 @@ def _ranks(members: Sequence[Launched]) -> Iterator[Process]:
         yield Process(
             node=member.place.node,
             host=member.place.host,
-            rank=_number(member.environ, _RANK),
-            local_rank=_number(member.environ, _LOCAL),
-            world_size=_number(member.environ, _WORLD),
+            rank=_number(member, _RANK),
+            local_rank=_number(member, _LOCAL),
+            world_size=_number(member, _WORLD),
             argv=tuple(value.text for value in member.argv),
             environ={name: value.text for name, value in member.environ.items()},
             cwd=member.folder,
@@ -126,12 +126,12 @@ def _ranks(members: Sequence[Launched]) -> Iterator[Process]:
         )
 
 
-def _number(environ: Mapping[str, object], names: Sequence[str]) -> int | None:
-    for name in names:
-        text = getattr(environ.get(name), "text", None)
-        if text is not None:
-            return int(text) if re.fullmatch(r"\d{1,6}", text) else None
-    return None
+def _number(member: Launched, names: Sequence[str]) -> int | None:
+    """What the variables of torch say, else those of the launcher that started the process."""
+    is_of_mpi = member.place.via[-1:] == ("mpirun",)
+    ordered = sorted(names, key=lambda name: name.startswith("SLURM") and is_of_mpi)
+    text = next((member.environ[name].text for name in ordered if name in member.environ), "")
+    return int(text) if re.fullmatch(r"\d{1,6}", text) else None
 
 
 def processes_of_job(job: ImaginedJob) -> tuple[Process, ...]:

@@ -54,7 +54,11 @@ def nccl_comm_id_set(environ: Environ) -> Iterator[Finding]:
     "ENV044",
     "nccl-topo-file-invalid",
     Severity.ERROR,
-    signatures=(r"Could not open XML graph file", r"XML Topology has wrong version"),
+    signatures=(
+        r"Could not open XML graph file",
+        r"XML Topology has wrong version",
+        r"NCCL WARN Attribute \w+ of node \w+ not found",
+    ),
 )
 def nccl_topo_file_invalid(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """NCCL_TOPO_FILE or NCCL_GRAPH_FILE does not exist or describes another machine.

@@ -19,6 +19,7 @@ from ddpdoctor.rules.launch.container_shm import larger_shm, ranks_with_nccl
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.log import Log
 
 SMALL_BYTES = 64 << 20
 """Docker's default without --shm-size."""
@@ -125,3 +126,16 @@ def _workers(line: LaunchLine) -> int:
         if value.isdigit():
             return int(value)
     return line.script.workers if line.script is not None else 0
+
+
+@shm_too_small_for_dataloader.look
+def no_room_in_shm(log: Log) -> Iterator[Finding]:
+    """A batch, or a semaphore of multiprocessing, that found no room in /dev/shm."""
+    from ddpdoctor.rules.log.semaphores import no_space_for_semaphores
+    from ddpdoctor.rules.log.signatures import finding_of, signed
+
+    yield from signed(shm_too_small_for_dataloader, log)
+    lines = no_space_for_semaphores(log)
+    if lines:
+        title = "/dev/shm has no space for a semaphore of multiprocessing"
+        yield finding_of(log, lines, title, blames_speaker=True)

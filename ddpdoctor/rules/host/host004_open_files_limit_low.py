@@ -23,7 +23,12 @@ COMFORTABLE = 4096
     "HOST004",
     "open-files-limit-low",
     Severity.ERROR,
-    signatures=("received 0 items of ancdata", "Too many open files", "rv < 0: too many open files"),
+    signatures=(
+        "received 0 items of ancdata",
+        "Too many open files",
+        "rv < 0: too many open files",
+        r"unable to open shared memory object <[^>\n]{1,200}> in read-write mode",
+    ),
 )
 def open_files_limit_low(
     host: Host | None = None,

@@ -19,7 +19,7 @@ __all__ = ["EARLY"]
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
 
 
-@cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR)
+@cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR, explains=("LAUNCH036",))
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
     """The shell of the batch script expands the node rank, so it is 0 on every node.
 

@@ -233,9 +233,9 @@ def tasks_without_variables(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_under_scheduler
     from ddpdoctor.rules.log.signatures import finding_of
-    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET
+    from ddpdoctor.rules.log.world_sizes import CUT_NOT_SET, NO_KEY, NOT_SET
 
-    lines = matching_lines(log, NOT_SET + NO_KEY)
+    lines = matching_lines(log, NOT_SET + NO_KEY) or matching_lines(log, CUT_NOT_SET)
     if lines and is_under_scheduler(log):
         title = "srun or mpirun started the tasks, but RANK and WORLD_SIZE are not set"
         yield finding_of(log, lines, title, blames_speaker=False)

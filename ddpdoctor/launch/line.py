@@ -81,7 +81,7 @@ def line_of_text(
 
 
 def apply_prior_command(words: Sequence[str], before: dict[str, str]) -> None:
-    """Note what a command settles for the launches behind it: see `Line.before`."""
+    """Note the effect of a command on the launches after it: see `LaunchLine.before`."""
     if words[0] == "ulimit" and len(words) == 3 and words[1] in ("-l", "-Sl", "-Hl"):
         before["memlock"] = words[2]
     elif words[0] == "rm":

@@ -1,9 +1,9 @@
 """How a launcher's argument parser reads its words: Python's argparse, step by step, with the place of every word kept.
 
 argparse reads in two passes. First each word gets a letter: O for what looks like an option, A for an argument, `-` for
-the first `--`. Then options and positionals are taken from left to right; the first positional is the script and the
-rest of the line goes to it, options or not. A word of which nothing is known (`$ARGS`) may hold options or the script:
-the reading is then `is_open`, and nothing may be concluded from an option's absence.
+the first `--`. Then options and positionals are read from left to right; the first positional is the script, and the
+rest of the line is passed to it, options or not. An unknown word (`$ARGS`) may contain options or the script: the reading
+is then `is_open`, and the absence of an option proves nothing.
 """
 
 from __future__ import annotations

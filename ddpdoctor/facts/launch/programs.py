@@ -238,9 +238,9 @@ DEEPSPEED = (
 )
 
 ELSEWHERE = (LauncherKind.CONTAINER, LauncherKind.RAY)
-"""What these start has an environment and files of its own."""
+"""Launchers whose programs have another environment and other files."""
 UNREAD = (LauncherKind.JSRUN, LauncherKind.RAY, LauncherKind.FLUX)
-"""Their own options have no table here: only what they start is judged."""
+"""Launchers whose own options have no table here: only the programs that they start are judged."""
 UNJUDGED = {
     "colossalai": "ColossalAI's launcher",
     "composer": "MosaicML Composer's launcher",
@@ -255,4 +255,4 @@ UNJUDGED = {
     "llamafactory-cli": "LLaMA-Factory's launcher",
     "swift": "ms-swift's launcher",
 }
-"""Programs that start ranks and whose options have no table here: their lines are not judged, and said so."""
+"""Programs that start ranks and whose options have no table here: their lines are reported as not judged."""

@@ -1,4 +1,4 @@
-"""Words of a launch line, where each stands in the text, and edits of that text.
+"""Words of a launch line, the place of each in the text, and edits of that text.
 
 A word has two spellings: `text`, which the program gets, and its span in the source, which the user wrote. A corrected
 line is the source with a few spans replaced, so everything else keeps the user's spelling, order and quotes.

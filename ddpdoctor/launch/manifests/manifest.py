@@ -1,7 +1,7 @@
 """Launch lines of Kubernetes manifests: each container's command, what its operator sets, GPUs and shared memory.
 
 PyTorchJob (Kubeflow v1): every pod gets MASTER_ADDR, MASTER_PORT, RANK (the pod's index), WORLD_SIZE (the number of pods),
-and newer operators the PET_ variables; their values are unknown here. TrainJob (Kubeflow Trainer): the PET_ variables alone.
+and with newer operators the PET_ variables; their values are unknown here. TrainJob (Kubeflow Trainer): only the PET_ ones.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _shell_text(words: Sequence[str]) -> int | None:
 def _as_variables(text: str, environ: Mapping[str, str]) -> str:
     """Kubernetes expands `$(NAME)` before the shell runs; an unknown one becomes a variable of the same length.
 
-    What is no variable of the container (`$(hostname)`) it leaves to the shell.
+    Anything that is not a variable of the container (`$(hostname)`) is left to the shell.
     """
     return _REFERENCE.sub(lambda m: "${" + m[1] + "}" if m[1] in environ else m[0], text)
 

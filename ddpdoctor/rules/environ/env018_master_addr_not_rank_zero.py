@@ -47,7 +47,7 @@ def master_addr_not_rank_zero(
     if probe is None and launch is None and nodes is None:
         not_here("no launch line and no probe")
     if launch is not None and job is not None:
-        yield from master.elsewhere(launch, job)
+        yield from master.rank_zero_on_other_host(launch, job)
     if nodes is not None:
         yield from environments_of_nodes.elsewhere(nodes)
     if probe is not None:

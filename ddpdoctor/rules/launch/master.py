@@ -38,7 +38,6 @@ from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvou
 
 __all__ = [
     "addresses_differ",
-    "elsewhere",
     "ignored",
     "loopback",
     "loopback_interface",
@@ -46,6 +45,7 @@ __all__ = [
     "port_invalid",
     "ports_differ",
     "privileged",
+    "rank_zero_on_other_host",
     "uneven",
 ]
 
@@ -203,7 +203,7 @@ def loopback(launch: Launch) -> Iterator[Finding]:
         yield point(launch, line, word, text, expected, edits, label=label)
 
 
-def elsewhere(launch: Launch, job: Job) -> Iterator[Finding]:
+def rank_zero_on_other_host(launch: Launch, job: Job) -> Iterator[Finding]:
     """ENV018: node rank 0 runs on another host than the master address, if ssh names the host."""
     for node in job.nodes:
         plan, host = node.plan, node.line.host

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.job import Job
@@ -64,5 +63,5 @@ def other_pod(launch: Launch) -> Iterator[Finding]:
         match = re.fullmatch(rf"{re.escape(pod.name or '')}-(\d+)(\..*)?", given.value or "")
         if pod.name and match and int(match[1]) > 0 and plan.backend == "static":
             text = f"{given.value} is pod {match[1]}, but {pod.name}-0 has rank 0"
-            found = point(launch, line, given.value_word, text, f"{pod.name}-0{match[2] or ''}", None)
-            yield replace(found, label=f"use {pod.name}-0")
+            expected, label = f"{pod.name}-0{match[2] or ''}", f"use {pod.name}-0"
+            yield point(launch, line, given.value_word, text, expected, None, label=label)

@@ -37,5 +37,5 @@ def larger_shm(launch: Launch, line: LaunchLine, box: Container, text: str) -> F
     """A finding about a small /dev/shm, with a larger --shm-size."""
     edits = [after(box.run, f"--shm-size={_AMPLE}")] if box.shm is None else [revalue(box.shm, _AMPLE)]
     word = box.run if box.shm is None else box.shm.value_word
-    expected, label = "--shm-size=16g or --ipc=host", "use --shm-size=16g or --ipc=host"
+    expected, label = "--shm-size=16g or --ipc=host", "add --shm-size=16g"
     return point(launch, line, word, text, expected, edits, label=label, severity=Severity.WARNING)

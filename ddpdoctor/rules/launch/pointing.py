@@ -82,7 +82,7 @@ def point(
     expected: str,
     edits: Iterable[SpanEdit] | None = None,
     *,
-    label: str = "",
+    label: str,
     severity: Severity | None = None,
     fix: str = "",
     on: str = "",

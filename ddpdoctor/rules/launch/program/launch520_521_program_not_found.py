@@ -74,10 +74,9 @@ def _finding(
 ) -> Finding:
     hint = f"; did you mean `{similar}`?" if similar else ""
     edits = None if similar is None else [replace_word(word, similar)]
-    found = point(
-        launch, line, word, message + hint, similar or "an existing program", edits, severity=severity, fix=fix
-    )
-    return replace(found, label=f"did you mean {similar}?" if similar else "not found")
+    label = f"did you mean {similar}?" if similar else "not found"
+    expected = similar or "an existing program"
+    return point(launch, line, word, message + hint, expected, edits, label=label, severity=severity, fix=fix)
 
 
 def _missing(launch: Launch, line: LaunchLine, startup: Startup) -> Iterator[Finding]:

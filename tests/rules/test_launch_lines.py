@@ -220,6 +220,8 @@ def test_a_correction_for_every_node_says_so() -> None:
     finding = next(f for f in lint(argv=["torchrun", "--nnodes", "2", "train.py"]).findings if f.code == "LAUNCH025")
     command = "torchrun --nnodes 2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py"
     assert finding.commands == (NodeCommand("all nodes", command),)
+    line = "torchrun --nnodes=2 --node-rank=1 --rdzv-endpoint=localhost:29400 train.py"
+    assert [f.commands for f in lint([line]).findings if f.code == "LAUNCH032"] == [()]
     under_srun = lint(["srun -N 2 --ntasks-per-node=1 torchrun --nnodes 2 train.py"]).findings
     assert [f.commands for f in under_srun if f.code == "LAUNCH025"] == [()]
 

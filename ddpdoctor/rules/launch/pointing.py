@@ -63,9 +63,10 @@ def option_text(given: Given) -> str:
 
 
 def every_node(launch: Launch, line: LaunchLine) -> str:
-    """`all nodes` if the corrected line is run by hand on each of them; "" if a scheduler starts it or each has its own."""
+    """`all nodes` if the corrected line is run by hand on each of them; "" if a scheduler starts it or it has a node rank."""
     is_started = line.task_starter is not None or line.batch is not None or line.pod is not None
-    return "" if is_started or len(launch.nodes) > 1 else "all nodes"
+    has_rank = line.agent is not None and line.agent.given("node_rank") is not None
+    return "" if is_started or has_rank or len(launch.nodes) > 1 else "all nodes"
 
 
 def where(line: LaunchLine, word: Word | None) -> Where:

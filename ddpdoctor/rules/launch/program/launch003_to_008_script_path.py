@@ -91,7 +91,9 @@ def script_not_found(launch: Launch, startup: Startup | None = None) -> Iterator
         place = facts.path.removesuffix(script.text).rstrip("/")
         if place != facts.path and len(text) + len(place) < 58:
             text += f" in {place}"
-        yield point(launch, line, script, text, "an existing file", edits, label=label)
+        # A job file is written for another machine: without a script of nearly this name here, it may well be right.
+        severity = Severity.NOTE if line.file is not None and facts.similar is None else None
+        yield point(launch, line, script, text, "an existing file", edits, label=label, severity=severity)
     if startup is not None:
         yield from _missing_modules(launch, startup)
 

@@ -1,4 +1,4 @@
-"""Reads files with launch lines: which kind each is, its lines, and the comments that silence findings."""
+"""Reads files with launch lines: their kind, their lines, and the comments that suppress findings."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ddpdoctor.system.process import LateError, run
 __all__ = ["LaunchFiles", "read_files", "shell_error"]
 
 MAX_BYTES = 1 << 20
-"""A launch script or a manifest is far smaller."""
+"""The size limit: launch scripts and manifests are far smaller."""
 CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
-"""Not a comment or an empty line, where bash may live with it."""
+"""A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 
 
 @dataclass(slots=True)
 class LaunchFiles:
-    """What was read: the lines of each file, in order, the prefixes silenced on a line of a file, and what failed.
+    """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
-    An empty prefix silences every code.
+    An empty prefix suppresses every code.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -39,19 +39,19 @@ class LaunchFiles:
     failures: list[str] = field(default_factory=list)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
-        """A comment on one of these lines of the file silences the code."""
+        """Whether a comment on one of these lines suppresses the code."""
         return any(code.startswith(self.silenced.get((file, row)) or ("\0",)) for row in rows)
 
 
 def read_files(
     paths: Iterable[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
-    """Read shell scripts, sbatch files and manifests. Other files, and files without a launch, give no lines.
+    """Read shell scripts, sbatch files and manifests. Other files, and files without a launch, have no lines.
 
     Args:
-        environ: what a shell script starts with; a manifest starts with nothing.
+        environ: the initial environment of shell scripts; manifests start with an empty one.
         cwd: where shell scripts would be started.
-        files: answers about the training scripts that the lines name.
+        files: examines the training scripts that the lines name.
     """
     found = LaunchFiles()
     for path in dict.fromkeys(paths):
@@ -79,7 +79,7 @@ def _read(
     cwd: str,
     files: FileLookup,
 ) -> None:
-    """The lines of one file, by what it is; the readers of a format are loaded only for such a file."""
+    """The lines of one file, by its kind. The readers of a format are imported only for such files."""
     for row, line in enumerate(text.split("\n"), 1):
         codes = codes_in(line)
         if codes is not None:
@@ -111,14 +111,14 @@ def _is_shell(path: str, text: str) -> bool:
 
 
 def _folders(path: str, cwd: str) -> tuple[str, ...]:
-    """Where a relative path of a script may begin: here, beside the file, or above it, as in `bash scripts/run.sh`."""
+    """Folders that a relative path may start from: the current one, the file's, or its parent (`bash scripts/run.sh`)."""
     folder = os.path.dirname(os.path.abspath(os.path.join(cwd, path)))
     above = os.path.dirname(folder)
     return tuple(dict.fromkeys((cwd, folder, above)))
 
 
 def shell_error(path: str, text: str) -> str | None:
-    """What bash says of a script that it cannot parse; None when it can, or when there is no bash to ask."""
+    """bash's syntax error for a script; None if bash can parse it, or is not installed."""
     from ddpdoctor.launch.shell.text import parse
 
     if not parse(text).has_error:

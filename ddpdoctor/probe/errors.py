@@ -1,4 +1,4 @@
-"""What the worker raises of its own accord."""
+"""The worker's own exceptions."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ __all__ = ["ShadowedModuleError", "WrongValue"]
 
 
 class ShadowedModuleError(ImportError):
-    """torch cannot be imported, because `file` takes the place of a module."""
+    """torch cannot be imported because `file` shadows a module."""
 
     def __init__(self, words: str, module: str, file: str) -> None:
-        super().__init__(f"{words}; {file} takes the place of the module {module}: rename it")
+        super().__init__(f"{words}; {file} shadows the module {module}: rename it")
         self.file = file
 
 
 class WrongValue(Exception):
-    """A collective returned other numbers than it must."""
+    """A collective returned wrong numbers."""
 
     def __init__(self, collective: str, index: int, value: str, expected: str) -> None:
-        super().__init__(f"{collective} returned {value} at element {index} where {expected} was due")
+        super().__init__(f"{collective} returned {value} at element {index}; the correct value is {expected}")
         self.value = value
         self.expected = expected
         self.times = ""
-        """In how many of how many repetitions, "" where there were none."""
+        """In how many of how many repetitions, "" without repetitions."""
 
         self.culprit: int | None = None
-        """The rank that puts wrong numbers in, where all ranks got wrong ones out and only one of them can be to blame."""
+        """The rank that contributes wrong numbers, if all ranks got wrong results and only one rank explains them."""
 
     def __str__(self) -> str:
         words = f"{super().__str__()}, in {self.times} repetitions" if self.times else super().__str__()

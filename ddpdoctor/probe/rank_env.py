@@ -1,4 +1,4 @@
-"""Where a rank stands: what the environment that its launcher gave it says, and where its job would meet."""
+"""A rank's place in the job: from the environment that its launcher set, and the address of its job's store."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
 PORTS = 10000
-"""Where a scheduler gives ranks but no master, the port is one of these, by the number of the job."""
+"""If a scheduler sets ranks but no master, the port is one of these, chosen by the job id."""
 
 MOST_NODES = 65536
 MOST_RANKS = 1 << 20
 
 
 class BadEnvironment(Exception):
-    """The environment does not say where this rank stands; the text quotes the variable."""
+    """The environment does not define this rank's place; the message quotes the variable."""
 
 
 class NoLauncherError(BadEnvironment):
@@ -44,8 +44,8 @@ class NoLauncherError(BadEnvironment):
 class RankEnv:
     """One rank's environment. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
 
-    `local_rank` and `node_rank` are None where no variable tells. `prefix` keeps this probe's keys apart from others'.
-    `hosts` are the names of all nodes by node_rank where the scheduler tells them, else ().
+    `local_rank` and `node_rank` are None if no variable has them. `prefix` separates this probe's keys from others'.
+    `hosts` are the names of all nodes by node_rank if the scheduler lists them, else ().
     """
 
     launcher: str
@@ -67,12 +67,12 @@ class RankEnv:
 
     @property
     def name(self) -> str:
-        """How sentences call this rank."""
+        """How messages name this rank."""
         return f"rank {self.rank} on {self.host}"
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether the launcher ends all ranks, without giving them time, as soon as one ends with a failure."""
+        """Whether the launcher kills all ranks immediately as soon as one fails."""
         return self.launcher not in (OWN_LAUNCHER, BY_HAND.title, TORCHRUN.title)
 
     def observe(self, kind: Kind, message: str, **details: Any) -> Observation:
@@ -81,18 +81,18 @@ class RankEnv:
         return Observation(kind, message, (self.rank,), self.rank, **(where | details))
 
     def host_of(self, node: int | None) -> str | None:
-        """The short name of a node, where the scheduler names the nodes and all have as many ranks as this one."""
+        """The short name of a node, if the scheduler lists the nodes and all have the same number of ranks."""
         alike = len(self.hosts) * (self.local_world_size or 0) == self.world_size
         return self.hosts[node].partition(".")[0] if alike and node is not None and node < len(self.hosts) else None
 
 
 def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv:
-    """This rank's place. RANK and WORLD_SIZE count before a scheduler's own numbers, because torch reads only them.
+    """This rank's place. RANK and WORLD_SIZE have priority over a scheduler's variables, because torch reads only them.
 
-    `job` is a number that all ranks of this node share and other jobs do not; None takes the parent's pid.
+    `job` is a number that all ranks of this node share and other jobs do not; by default the parent's pid.
 
     Raises:
-        BadEnvironment: no launcher is recognised, or a variable is missing or no number.
+        BadEnvironment: no launcher is recognized, or a variable is missing or not a number.
     """
     variables = dict(environ)
     told = Environ(variables=variables)
@@ -102,7 +102,7 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
             if environ.get(name):
                 raise BadEnvironment(f"{other} is {'empty' if other in environ else 'not set'}")
         raise NoLauncherError(
-            "no launcher gave this process a rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
+            "this process has no rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
         )
     counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row
     rank = _number(environ, _name(environ, counts.rank), 0)
@@ -132,10 +132,10 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
 
 
 def read_rank_env_outside(environ: Mapping[str, str]) -> RankEnv:
-    """Where a rank can tell the others that it has no place among them: the master alone is read.
+    """The master only, for a rank without a valid place that reports this to the others.
 
     Raises:
-        BadEnvironment: not even that is known.
+        BadEnvironment: even the master is unknown.
     """
     address, port = _needed(environ, "MASTER_ADDR"), _port(environ)
     uses_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -152,17 +152,17 @@ def _hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """The first of these variables that is set, the first one of all when none is."""
+    """The first of these variables that is set, or the first one if none is."""
     return next((name for name in names if environ.get(name)), names[0] if names else "RANK")
 
 
 def _master(
     environ: Mapping[str, str], told: Environ, row: LauncherMarks, world_size: int, parent: int
 ) -> tuple[str, int]:
-    """MASTER_ADDR and MASTER_PORT. Without both, a scheduler's task takes what every task can work out alike.
+    """MASTER_ADDR and MASTER_PORT. If neither is set, a scheduler's task uses values that all tasks can derive.
 
-    That is the first node of the step, or this node when all ranks are here, and a port made of the job's number.
-    A script under srun or mpirun does the same, so a preflight in its place should not ask for more.
+    These are the first node of the step, or this node if all ranks are on it, and a port derived from the job id.
+    Scripts under srun or mpirun do the same, so a preflight should not require more.
     """
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT") or row is BY_HAND or row.name == "torchrun":
         return _needed(environ, "MASTER_ADDR"), _port(environ)
@@ -182,10 +182,10 @@ def node_names(nodes: str) -> tuple[str, ...]:
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes.strip()):
         before, _, rest = part.partition("[")
         ranges, _, after = rest.partition("]")
-        for each in ranges.split(","):
-            first, _, last = each.strip().partition("-")
+        for numbers in ranges.split(","):
+            first, _, last = numbers.strip().partition("-")
             if not first.isdecimal():
-                found.append(f"{before}{each}{after}")
+                found.append(f"{before}{numbers}{after}")
                 continue
             end = int(last) if last.isdecimal() else int(first)
             found += [f"{before}{n:0{len(first)}d}{after}" for n in range(int(first), end + 1)[:MOST_NODES]]
@@ -204,7 +204,7 @@ def host_key() -> str:
             boot = file.read().strip()
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
-        return f"{socket.gethostname()}/{os.getpid()}"  # without /proc nobody can be watched: alone on this host
+        return f"{socket.gethostname()}/{os.getpid()}"  # without /proc no process can be watched: treat it as alone on this host
     return f"{socket.gethostname()}/{boot}/{space}"
 
 
@@ -220,16 +220,16 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None 
     try:
         number = int(value)
     except ValueError:
-        raise BadEnvironment(f"{name}={value!r:.60} is no integer") from None
+        raise BadEnvironment(f"{name}={value!r:.60} is not an integer") from None
     if number < least:
         raise BadEnvironment(f"{name}={number} is less than {least}")
     if most is not None and number > most:
-        raise BadEnvironment(f"{name}={value:.40} is more than any job has")
+        raise BadEnvironment(f"{name}={value:.40} is too large (at most {most})")
     return number
 
 
 def _port(environ: Mapping[str, str]) -> int:
     port = _number(environ, "MASTER_PORT", 1)
     if port > 65535:
-        raise BadEnvironment(f"MASTER_PORT={port} is no port: the largest is 65535")
+        raise BadEnvironment(f"MASTER_PORT={port} is not a port (at most 65535)")
     return port

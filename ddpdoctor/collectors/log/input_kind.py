@@ -1,6 +1,6 @@
-"""What an input is, from its first bytes and its name, and who reads it.
+"""The kind of an input, from its first bytes.
 
-A new kind of input is a member of `facts.log.Kind`, a test in `kind_of`, and a reader in `READERS` of the package.
+To add a kind of input, add a member of `facts.log.InputKind`, a test to `kind_of`, and a reader to `READERS` of the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RAS = re.compile(
     rb"\A\s*NCCL version [\d.]+ compiled with CUDA|^Job summary\r?$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]{4,}", re.MULTILINE
 )
 _TEXT_SHARE = 0.95
-"""Of the bytes of a text that holds a NUL, at least so many are printable or above ASCII."""
+"""A file with NUL bytes counts as text if at least this share of its bytes is printable or non-ASCII."""
 
 
 def kind_of(head: bytes, name: str) -> InputKind:

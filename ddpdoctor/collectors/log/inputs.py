@@ -1,4 +1,4 @@
-"""The inputs of triage: files, folders and standard input, opened through gzip, bzip2, xz or zstd where they are packed."""
+"""The inputs of triage: files, folders and standard input, decompressed from gzip, bzip2, xz or zstd."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["UNREADABLE", "Input", "TolerantReader", "inputs_of", "opened"]
 STDIN = "-"
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 HEAD_BYTES = 64 << 10
-"""So much of an input is read to recognise its kind."""
+"""How much of an input is read to recognize its kind."""
 PIECE_BYTES = 1 << 20
 MOST_BYTES = 1 << 40
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-"""What reading a damaged or forbidden input raises."""
+"""The errors of reading a corrupt or unreadable input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """One input. `name` is how it was given, `path` None for standard input; `packing` is how it is compressed, "" if not.
 
-    `is_named`: it was given itself, not a folder above it. `problem` says why it cannot be read at all.
+    `is_named`: the user named it, not a folder that contains it. `problem` is why it cannot be read at all.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Input:
 
 
 class TolerantReader:
-    """Reads what can be read: where the input breaks off, its end is reached, and `problem` says why.
+    """Reads as much as possible: a read error counts as the end of the input, and `problem` is the reason.
 
-    Text in UTF-16 (as PowerShell writes it) comes out as UTF-8.
+    UTF-16 text (as PowerShell writes it) is converted to UTF-8.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -59,7 +59,7 @@ class TolerantReader:
         self._left = self.head
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes, all of them without one; b"" only at the end."""
+        """Up to `size` bytes, everything by default; b"" only at the end."""
         wanted = size if size >= 0 else MOST_BYTES
         data, self._left = self._left[:wanted], self._left[wanted:]
         if len(data) < wanted and not self._left:
@@ -68,13 +68,13 @@ class TolerantReader:
         return data
 
     def seek(self, place: int) -> None:
-        """Go on at another place of a file that is not packed."""
+        """Continue at another position of a file that is not compressed."""
         self._file.seek(place)
         self._left = b""
 
     @property
     def is_recoded(self) -> bool:
-        """Whether what is read are not the bytes of the file: places in the one are none in the other."""
+        """Whether the text was converted, so that positions in it are not positions in the file."""
         return self._decode is not None
 
     def _more(self, size: int) -> bytes:
@@ -93,22 +93,22 @@ class TolerantReader:
 
 
 def inputs_of(paths: Iterable[str]) -> list[Input]:
-    """The inputs that these paths name: a folder's are all files below it, by name."""
+    """The inputs that these paths name: for a folder, all files below it, by name."""
     found: dict[str, Input] = {}
     for path in paths:
         below = list(_below(path))
         if not below:
-            found[path] = Input(path, path, problem="is a folder without files")
+            found[path] = Input(path, path, problem="folder without files")
         for each in below:
             found.setdefault(each, replace(_input(each), is_named=each == path))
     return list(found.values())
 
 
 def opened(source: Input, stdin: IO[bytes] | None = None) -> IO[bytes]:
-    """The bytes of an input, unpacked.
+    """The bytes of an input, decompressed.
 
     Raises:
-        OSError: it cannot be opened, or nothing here can unpack it.
+        OSError: it cannot be opened, or its compression is not supported.
     """
     if source.path is None:
         return _unpacked(_Peeking(stdin) if stdin is not None else io.BytesIO())
@@ -139,7 +139,7 @@ def _input(path: str) -> Input:
         if not stat.S_ISREG(status.st_mode):
             if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
                 return Input(path, path)
-            return Input(path, path, problem="is no file")
+            return Input(path, path, problem="not a regular file")
         with open(path, "rb") as file:
             return Input(path, path, status.st_size, _packing(file.read(8)))
     except OSError as error:
@@ -165,13 +165,13 @@ def _zstd(packed: Any) -> IO[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise OSError("packed with zstd, which needs `pip install zstandard`") from None
+        raise OSError("compressed with zstd; run `pip install zstandard` to read it") from None
     reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
     return reader
 
 
 class _Peeking(io.RawIOBase):
-    """Standard input, whose first bytes are looked at before they are read."""
+    """Standard input, whose first bytes are examined before they are read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

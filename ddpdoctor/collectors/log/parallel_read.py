@@ -1,4 +1,4 @@
-"""Reading on all cores: large files in spans, many files side by side."""
+"""Reads on all cores: large files in spans, many files in parallel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cores() -> int:
 
 
 def spans(size_bytes: int) -> list[tuple[int, int | None]]:
-    """(start, bytes) of the pieces in which a file is read; the last one, or the only one, goes to the end."""
+    """(start, bytes) of the spans in which a file is read; the last or only span has no size."""
     count = max(1, size_bytes // SPAN_BYTES)
     starts = [size_bytes * i // count for i in range(count)]
     sizes: list[int | None] = [b - a for a, b in itertools.pairwise(starts)]
@@ -34,7 +34,7 @@ def spans(size_bytes: int) -> list[tuple[int, int | None]]:
 
 
 def on_all_cores(work: Callable[[Task], Done], tasks: Sequence[Task], size_bytes: int) -> Iterable[Done]:
-    """What `work` gives for each task, in their order. The workers are forks: they know what this process knows."""
+    """The results of `work` for each task, in order. The workers are forks: they share this process's state."""
     if cores() < 2 or len(tasks) < 2 or (size_bytes < WORTH_BYTES and len(tasks) < WORTH_FILES):
         return map(work, tasks)
     return _forked(work, tasks)
@@ -53,7 +53,7 @@ _work: Callable[[Any], Any] | None = None
 
 
 def _enlist() -> None:
-    """A worker leaves SIGINT to its parent, and ends on SIGTERM and SIGHUP."""
+    """A worker ignores SIGINT, which its parent handles, and ends on SIGTERM and SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`log`: reads what the ranks, launchers and schedulers printed, whatever it is packed in, however large it is."""
+"""`log`: reads the output of ranks, launchers and schedulers, compressed or not, of any size."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ READERS: dict[InputKind, Reader] = {
     InputKind.RAS: _text,
     InputKind.REPORT: _nothing,
 }
-"""Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
+"""The reader of each kind of input, which gets the decompressed bytes from the beginning. Other kinds are read as text."""
 
 
 def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
-    """What matters in these files, folders and standard input (`-`): the lines that a signature or a mark matches.
+    """The relevant lines in these files, folders and standard input (`-`): those that a signature or a context pattern matches.
 
-    What cannot be read is a `problem` of its source and a gap.
+    Unreadable input is a `problem` of its source, and a gap.
     """
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
@@ -67,7 +67,7 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
 
 
 def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
-    """One source, and what its spans gave together."""
+    """One source, and its spans joined."""
     source, part = spans[0][0], joined([part for _, part in spans])
     return replace(source, lines=part.newlines, problem=source.problem or part.problem), part
 
@@ -90,7 +90,7 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
 
 
 def _above(names: Sequence[str]) -> str:
-    """The path that all inputs have in common: where the logs lie says nothing of who wrote them."""
+    """The common parent folder of all inputs, which does not tell which rank wrote a log."""
     folders = [name.split("/")[:-1] for name in names]
     shared = next((i for i, parts in enumerate(zip(*folders, strict=False)) if len({*parts}) > 1), None)
     return (
@@ -125,12 +125,12 @@ def _read(
         return replace(source, problem=getattr(error, "strerror", None) or str(error)), ScannedPart()
     part.problem = part.problem or reader.problem
     if kind is InputKind.BINARY and each.is_named:
-        part.problem = "holds no text, and nothing else that triage reads"
+        part.problem = "not text, and not another format that triage reads"
     return replace(source, kind=kind), part
 
 
 def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:
-    """The lines that begin in one span of a large file; a file that is not plain text is read whole with its first span."""
+    """The lines that begin in one span of a large file. A file that is not plain text is read completely with its first span."""
     reader = READERS.get(kind, _text)
     if reader is not _text or file.is_recoded:
         return reader(file, scanner) if start == 0 else ScannedPart()
@@ -142,7 +142,7 @@ def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | N
 
 
 def _next_line(file: TolerantReader, place: int) -> int:
-    """Where the first line begins at `place` or after it; where no line ends for long, a line is cut there."""
+    """The start of the first line at or after `place`; a very long line is cut there."""
     if place == 0:
         return 0
     file.seek(place - 1)

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpdoctor.app.lint_scripts import with_scripts
+from ddpdoctor.app.lint_scripts import judge_scripts
 from ddpdoctor.app.request import STARTED, Request
 from ddpdoctor.collectors.script import find
 from ddpdoctor.facts.record import SCHEMA, Facts
@@ -38,7 +38,8 @@ def main() -> int:
         paths = find([folder]).paths
         started = time.perf_counter()
         request = Request(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
-        report = with_scripts(Report("lint", "", "", 0.0), [folder], (), Facts(SCHEMA, "", ""), request)
+        judged = judge_scripts(find([folder]), (), Facts(SCHEMA, "", ""), request)
+        report = judged.added_to(Report("lint", "", "", 0.0))
         seconds = time.perf_counter() - started
         rows = Counter(f.worst.value for f in report.findings)
         serious = rows["error"] + rows["warning"]

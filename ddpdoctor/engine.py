@@ -10,10 +10,10 @@ from ddpdoctor.causality.arrange import arrange, in_order
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Severity, Skipped
+from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped
 from ddpdoctor.rules import Rule, area_of
 
-__all__ = ["Outcome", "examine", "extended", "judge", "retold"]
+__all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
 
 
 @dataclass(slots=True)
@@ -76,10 +76,15 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
     """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
     outcome = Outcome()
     rules = tuple(rules)
-    if any("job" in (*each.needs, *each.wants) for each in rules):
-        facts = _with_job(facts)
-    for each in rules:
+    facts, broken_job = _with_job(facts, rules)
+    for each in sorted(rules, key=lambda each: each.is_last_resort):
+        if each.is_last_resort and any(map(_explains, outcome.findings)):
+            outcome.passed.append(each.code)
+            continue
         if each.is_of_logs and facts.log is None:
+            continue
+        if broken_job and _takes_job(each):
+            outcome.crashed.append(Crashed(each.code, broken_job))
             continue
         missing = next((name for name in each.needs if _section(facts, name) is None), None)
         if missing is not None:
@@ -98,6 +103,12 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             if not found:
                 outcome.passed.append(each.code)
     return outcome
+
+
+def _explains(finding: Finding) -> bool:
+    """Whether nothing is left to be said by a last resort."""
+    is_open = finding.worst is Severity.WARNING and finding.where.file is not None and finding.role is None
+    return (finding.worst is Severity.ERROR or is_open) and finding.role is not Role.NOISE
 
 
 def extended(
@@ -133,9 +144,26 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
     )
 
 
+def united(reports: Sequence[Report]) -> Report:
+    """The reports about several jobs as one, the worst job's first: roles stay, and each code stands in one place."""
+    findings = tuple(sorted((f for each in reports for f in each.findings), key=in_order))
+    crashed = tuple(dict.fromkeys(c for each in reports for c in each.crashed))
+    told = {f.code for f in findings} | {c.code for c in crashed}
+    passed = {code for each in reports for code in each.passed} - told
+    skipped = {s.code: s for each in reports for s in each.skipped if s.code not in told | passed}
+    return replace(
+        reports[0],
+        findings=findings,
+        passed=tuple(code for code in dict.fromkeys(c for each in reports for c in each.passed) if code in passed),
+        skipped=tuple(skipped.values()),
+        crashed=crashed,
+        failures=tuple(dict.fromkeys(failure for each in reports for failure in each.failures)),
+    )
+
+
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What two say alike once."""
-    return tuple({(f.identity, f.about, f.undetermined, f.where): f for f in reversed(findings)}.values())[::-1]
+    """What two say alike of one job once."""
+    return tuple({(f.identity, f.about, f.undetermined, f.where, f.job): f for f in reversed(findings)}.values())[::-1]
 
 
 def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) -> tuple[Finding, ...]:
@@ -147,13 +175,22 @@ def _arranged(findings: Iterable[Finding], rules: Iterable[Rule], facts: Facts) 
     return arrange_log(findings, graph, facts.log)
 
 
-def _with_job(facts: Facts) -> Facts:
-    """The facts with the job that their launch lines start, where nothing told of one."""
-    if facts.launch is None or facts.job is not None:
-        return facts
+def _takes_job(each: Rule) -> bool:
+    return "job" in (*each.needs, *each.wants)
+
+
+def _with_job(facts: Facts, rules: Iterable[Rule]) -> tuple[Facts, str]:
+    """The facts with the job that their launch lines start, where nothing told of one and a rule takes it; and the error
+    where that failed, with which these rules crash.
+    """
+    if facts.launch is None or facts.job is not None or not any(map(_takes_job, rules)):
+        return facts, ""
     from ddpdoctor.launch.jobs import job_of_launch  # most commands have no launch line
 
-    return replace(facts, job=job_of_launch(facts.launch))
+    try:
+        return replace(facts, job=job_of_launch(facts.launch)), ""
+    except Exception as error:  # a bug in the model of jobs costs only the rules that take the job
+        return facts, f"{type(error).__name__}: {error}"
 
 
 def _section(facts: Facts, name: str) -> object:
@@ -165,7 +202,12 @@ def _gap(facts: Facts, section: str) -> Gap:
     return known or Gap(section, _UNASKED.get(section, f"{section}: not collected"), Why.NOT_HERE)
 
 
-_UNASKED = {"probe": "no ranks were probed", "launch": "no launch line was given", "job": "no launch line was given"}
+_UNASKED = {
+    "probe": "no ranks were probed",
+    "launch": "no launch line was given",
+    "job": "no launch line was given",
+    "startup": "only check looks up what a launch line starts",
+}
 
 
 def _stamp(each: Rule, finding: Finding) -> Finding:

@@ -122,6 +122,8 @@ class Speaker(str, Enum):
     """A launcher that sums up how its processes ended: its line explains no other."""
     SCHEDULER = "scheduler"
     """The scheduler that ended the job."""
+    PERSON = "person"
+    """A process that somebody interrupted with SIGINT: whatever else is told then follows from that."""
     KERNEL = "kernel"
     """The kernel, of a program that failed on a GPU."""
 
@@ -311,6 +313,10 @@ class Crashed:
     error: str
 
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What one command found. Every rule that was judged stands in exactly one of findings, passed, skipped, crashed.
@@ -333,6 +339,8 @@ class Report:
     jobs: tuple[ExaminedJob, ...] = ()
     sections: tuple[CheckedSection, ...] = ()
     subject: str = ""
+    is_interrupted: bool = False
+    """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` say what was not."""
 
     @property
     def not_understood(self) -> tuple[ExaminedInput, ...]:
@@ -360,7 +368,9 @@ class Report:
         return Verdict.INCOMPLETE if self.is_incomplete else Verdict.PASS
 
     def exit_code(self, fail_on: Severity | None) -> int:
-        """0, 1 or 3 as the contract says; `fail_on` None means that findings never fail the command."""
+        """0, 1, 3 or 130 as the contract says; `fail_on` None means that findings never fail the command."""
+        if self.is_interrupted:
+            return INTERRUPTED
         if self.crashed or self.failures or (self.not_understood and self.worst is not Severity.ERROR):
             return 3
         if fail_on is None or self.worst is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.lint_lines import environ_of
@@ -11,10 +12,11 @@ from ddpdoctor.engine import judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, tidy
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Finding, NodeCommand, Report, Severity
+from ddpdoctor.findings import Finding, LineEdit, NodeCommand, Report, Severity
 from ddpdoctor.launch.corrections import edited
+from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import Rule
-from ddpdoctor.rules.launch.pointing import correcting, remove, revalue
+from ddpdoctor.rules.launch.pointing import HOST0, correcting, remove, revalue
 from ddpdoctor.rules.launch.pointing import replace_word as substitute
 from ddpdoctor.rules.launch.pointing import where as place
 
@@ -34,6 +36,8 @@ def autocorrected(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
     autocorrect = Autocorrect(facts, rules)
+    if len(launch.nodes) > 1 and len(launch.nodes) == len(launch.lines):
+        return replace(report, findings=autocorrect.of_nodes(report.findings, launch))
     return replace(report, findings=tuple(autocorrect.finding(f, launch) for f in report.findings))
 
 
@@ -47,7 +51,7 @@ class Autocorrect:
         self._judged: dict[tuple[str | None, int | None, int, int, str], list[Finding]] = {}
 
     def finding(self, finding: Finding, launch: Launch) -> Finding:
-        """A finding, its `fix_command` without other errors of the lines that it corrects; of several nodes, one for each.
+        """A finding, its `fix_command` without other errors of the lines that it corrects.
 
         Args:
             launch: the lines that were judged.
@@ -61,11 +65,86 @@ class Autocorrect:
         if not corrections:
             return _at_its_node(finding, launch)
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
-        finding = replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
-        if len(launch.nodes) < 2:
-            return finding
-        commands = (NodeCommand(f"node {each.node}", tidy(each.source)) for each in lines if each.node is not None)
-        return replace(finding, fix_commands=tuple(commands))
+        return replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
+
+    def of_nodes(self, findings: Sequence[Finding], launch: Launch) -> tuple[Finding, ...]:
+        """The findings about the nodes of one job, whose commands agree: every line is corrected together with the others."""
+        meant = [
+            found if (line := _line(found, launch)) is None else _on_line(found, line, launch) for found in findings
+        ]
+        own = {edit.line for found in meant for edit in found.line_edits}
+        together = self._together(launch, ())
+        return tuple(self._of_nodes(found, launch, together, own) for found in meant)
+
+    def _of_nodes(
+        self, finding: Finding, launch: Launch, together: tuple[LaunchLine, ...], edited_by_others: set[int]
+    ) -> Finding:
+        if not finding.line_edits:
+            return _at_its_node(finding, launch)
+        mine = {edit.line for edit in finding.line_edits}
+        if finding.worst is not Severity.ERROR:
+            together = self._together(launch, finding.line_edits)
+        changed = [i for i, line in enumerate(launch.lines) if tidy(line.source) != tidy(together[i].source)]
+        kept = [i for i in changed if i in mine or i not in edited_by_others]
+        commands = tuple(NodeCommand(f"node {launch.lines[i].node}", tidy(together[i].source)) for i in kept)
+        if not commands:
+            return replace(finding, fix_command=None, line_edits=())
+        fix_command = "\n".join(each.command for each in commands)
+        return replace(finding, fix_command=fix_command, fix_commands=commands, line_edits=())
+
+    def _together(self, launch: Launch, edits: Sequence[LineEdit]) -> tuple[LaunchLine, ...]:
+        """The lines of a job as they should be: what is wrong between them is corrected in all of them at once.
+
+        Args:
+            edits: what is corrected first.
+        """
+        lines = launch.lines
+        seen = {tuple(tidy(line.source) for line in lines)}
+        for _ in range(STEPS + 1):
+            wanted = tuple(edits) or tuple(self._edits_between(launch, lines))
+            if not wanted:
+                break
+            better = tuple(self._edited(line, i, wanted) for i, line in enumerate(lines))
+            texts = tuple(tidy(line.source) for line in better)
+            if texts in seen:
+                break
+            lines, edits = better, ()
+            seen.add(texts)
+        return self._with_host(launch, lines)
+
+    def _edits_between(self, launch: Launch, lines: tuple[LaunchLine, ...]) -> Iterator[LineEdit]:
+        """The edits of all errors of the lines of a job; of two that clash, those of the first."""
+        job = replace(launch, lines=lines)
+        startup = self._facts.startup if lines is launch.lines else None
+        facts = replace(self._facts, launch=job, environ=environ_of(job), job=None, startup=startup)
+        kept: list[LineEdit] = []
+        for finding in judge(facts, self._rules).findings:
+            line = _line(finding, job)
+            found = finding if line is None else _on_line(finding, line, job)
+            is_free = not any(_clashes(_spans(found.line_edits, i), _spans(kept, i)) for i in range(len(lines)))
+            if found.worst is Severity.ERROR and is_free:
+                kept += found.line_edits
+        return iter(kept)
+
+    def _edited(self, line: LaunchLine, index: int, edits: Sequence[LineEdit]) -> LaunchLine:
+        own = _spans(edits, index)
+        return edited(line, own, self._launch.version, self._files) if own else line
+
+    def _with_host(self, launch: Launch, lines: tuple[LaunchLine, ...]) -> tuple[LaunchLine, ...]:
+        """The lines with the address that one of the given ones names in place of the placeholder for it."""
+        hosts = {
+            line.plan.host
+            for line in launch.lines
+            if line.plan is not None and line.plan.host and line.plan.is_multinode and not is_loopback(line.plan.host)
+        }
+        if len(hosts) != 1 or any(HOST0 in line.source for line in launch.lines):
+            return lines
+        (host,) = hosts
+        spans = [[SpanEdit(m.start(), m.end(), host) for m in re.finditer(HOST0, line.source)] for line in lines]
+        return tuple(
+            edited(line, own, self._launch.version, self._files) if own else line
+            for line, own in zip(lines, spans, strict=True)
+        )
 
     def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
         """The line that would do what this one was to do.
@@ -101,7 +180,9 @@ class Autocorrect:
         if key not in self._judged:
             alone = replace(self._launch, lines=(line,))
             environ = self._facts.environ if line.file is None else environ_of(alone)
-            found = judge(replace(self._facts, launch=alone, environ=environ), self._rules).findings
+            startup = self._facts.startup if any(line is each for each in self._launch.lines) else None
+            facts = replace(self._facts, launch=alone, environ=environ, startup=startup)
+            found = judge(facts, self._rules).findings
             self._judged[key] = [_reassigned(each, line, alone) for each in found]
         return self._judged[key]
 
@@ -162,6 +243,11 @@ def _reassigned(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
     edits = list(remove(line, words[0])) if right is None else [substitute(words[0], right)]
     found = correcting(replace(finding, where=place(line, words[0])), launch, (line, edits))
     return finding if found.fix_command is None else found
+
+
+def _spans(edits: Sequence[LineEdit], index: int) -> list[SpanEdit]:
+    """The edits of one line."""
+    return [SpanEdit(each.start, each.end, each.text) for each in edits if each.line == index]
 
 
 def _clashes(edits: list[SpanEdit], kept: list[SpanEdit]) -> bool:

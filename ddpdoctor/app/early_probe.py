@@ -23,9 +23,11 @@ CPU_RANKS = 2
 GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
 
-HARMLESS = ("-q", "--quiet", "--no-color")
+HARMLESS = ("-q", "--quiet", "-v", "--verbose", "--no-color")
 """Options that do not concern the probe."""
 WITH_VALUE = ("--format", "--output", "--select", "--ignore", "--fail-on")
+OF_THE_PROBE = (b"no-probe", b"no-meet", b"timeout")
+"""Settings that change whether, or for how long, ranks are probed."""
 SECONDS = 108.0
 """What the default `--timeout` of `check` leaves for looking."""
 
@@ -38,6 +40,8 @@ def start(words: Sequence[str], environ: Mapping[str, str]) -> None:
         return
     from importlib.util import find_spec
 
+    if _may_have_settings(environ):
+        return
     if any(map(os.path.exists, GPU_NODES)) or find_spec("torch") is None:
         return
     from ddpdoctor.probe.worker_start import run_probe
@@ -46,6 +50,14 @@ def start(words: Sequence[str], environ: Mapping[str, str]) -> None:
         _started.append(run_probe("ddpdoctor.probe.local", ["--nproc", str(CPU_RANKS), "--timeout", str(SECONDS)]))
     except OSError:
         return  # it is tried again, and reported, when its turn comes
+
+
+def _may_have_settings(environ: Mapping[str, str]) -> bool:
+    """Whether files may say how the probe runs: they are read with the command line."""
+    from ddpdoctor.app.settings_files import project_files, read_bytes, site_file
+
+    files = [*project_files(), site_file(environ)]
+    return any(word in read_bytes(path) for path in files if path is not None for word in OF_THE_PROBE)
 
 
 def _is_plain(words: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.system.machine import this_machine
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["UnreadableError", "facts_for", "load_facts", "text_of"]
 
@@ -21,24 +22,32 @@ MAX_FACTS_BYTES = 64 << 20
 """Facts of a node of 16 GPUs are below 1 MiB."""
 
 
+ANSWER_SECONDS = 10.0
+"""How long a file may take: a named pipe without a writer, or a dead mount, never answers."""
+
+
 class UnreadableError(Exception):
     """An input without facts; the message names it and the reason."""
 
 
 def facts_for(
-    request: Request, sections: Iterable[str], environ: Mapping[str, str | None] | None = None
+    request: Request,
+    sections: Iterable[str],
+    environ: Mapping[str, str | None] | None = None,
+    python: str | None = None,
 ) -> tuple[Facts, tuple[str, ...]]:
     """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
 
-    `environ` are variables that a launch line sets besides those of this process; None takes one away.
+    `environ` are variables that a launch line sets besides those of this process; None takes one away. `python` is the
+    interpreter of a launch line, None for our own.
     """
     wanted = tuple(sections)
     if request.facts is None:
-        return _look(request, wanted, environ or {})
+        return _look(request, wanted, environ or {}, python)
     try:
         return load_facts(request.facts), ()
     except UnreadableError as error:
-        request.listener.notice(str(error))
+        request.listener.error(str(error))
         gaps = tuple(Gap(name, "the facts file could not be read", Why.UNANSWERED) for name in wanted)
         return Facts(schema=SCHEMA, collected_at="", hostname="", gaps=gaps), (f"read {error}",)
 
@@ -70,8 +79,9 @@ def text_of(path: Path) -> str:
         if str(path) == "-":
             data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
         else:
-            with path.open("rb") as file:
-                data = file.read(MAX_FACTS_BYTES + 1)
+            data = call_with_timeout(lambda: _bytes_of(path), ANSWER_SECONDS)
+    except CallTimeout as late:
+        raise UnreadableError(f"{path}: {late}") from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     if len(data) > MAX_FACTS_BYTES:
@@ -79,12 +89,17 @@ def text_of(path: Path) -> str:
     return data.decode("utf-8-sig", "replace")
 
 
+def _bytes_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FACTS_BYTES + 1)
+
+
 def _look(
-    request: Request, wanted: tuple[str, ...], environ: Mapping[str, str | None]
+    request: Request, wanted: tuple[str, ...], environ: Mapping[str, str | None], python: str | None
 ) -> tuple[Facts, tuple[str, ...]]:
     machine = this_machine(seconds_left(request))
     variables = {name: value for name, value in {**machine.environ, **environ}.items() if value is not None}
-    machine = replace(machine, environ=variables)
+    machine = replace(machine, environ=variables, python=python or machine.python)
     facts = collect(machine, wanted)
     late = [name for name in wanted if getattr(facts, name) is None] if machine.deadline.left <= 0 else []
     if not late:

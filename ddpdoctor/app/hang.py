@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.facts_source import facts_for
+from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.request import UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.hang.pyspy import find_pyspy
 from ddpdoctor.collectors.hang.running_job import HangRequest, collect_hang
 from ddpdoctor.engine import examine
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Skipped
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import this_machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
@@ -30,9 +33,12 @@ __all__ = ["HangOptions", "examine_running_job"]
 
 AREAS = ("host", "log", "probe", "script")
 """The areas of the causes that running ranks show."""
-ALIKE = "the ranks stand still, and /proc alone does not tell them apart; py-spy shows where each one waits: pip install py-spy"
+NO_STACKS = (
+    "the Python stacks of the ranks were not read; to see where each one waits: pip install py-spy && ddpdoctor hang"
+)
 RAS_SECONDS = 10.0
 IDLE_SHARE = 0.05
+MOST_HOSTS = 4
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,31 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     else:
         facts, failures = _look(request, options, started)
     report = examine(facts, rules, command="hang", started=started, failures=failures)
-    if not report.findings and not request.quiet and _are_alike(facts):
-        request.listener.notice(ALIKE)
-    return report, facts
+    inputs = _inputs(options.pids, facts.hang)
+    if request.facts is not None:
+        inputs = (_saved_input(str(request.facts), facts, failures),)
+    report = replace(report, inputs=inputs, subject=_subject(facts))
+    return _without_unseen(report, facts), facts
+
+
+def _subject(facts: Facts) -> str:
+    """`3 ranks on gpu-07`."""
+    processes = facts.hang.processes if facts.hang is not None else ()
+    if not processes:
+        return ""
+    hosts = list(dict.fromkeys(process.host or facts.hostname for process in processes))
+    where = ", ".join(hosts[:MOST_HOSTS]) + (f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else "")
+    return f"{len(processes)} rank{'' if len(processes) == 1 else 's'} on {where}"
+
+
+def _saved_input(path: str, facts: Facts, failures: Sequence[str]) -> ExaminedInput:
+    """The file of saved facts, with the ranks that it holds something of."""
+    if failures or facts.hang is None:
+        reason = failures[0] if failures else "facts without ranks: they were not collected while the job was stuck"
+        return ExaminedInput(path, "facts", is_understood=False, reason=reason.removeprefix(f"read {path}: "))
+    hang = facts.hang
+    ranks = {each.rank for group in (hang.dumps, hang.stacks, hang.processes) for each in group}
+    return ExaminedInput(path, "facts", ranks=tuple(sorted(rank for rank in ranks if rank is not None)))
 
 
 def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts, tuple[str, ...]]:
@@ -68,10 +96,12 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     machine = this_machine(seconds_left(request))
     for pid in options.pids:
         if not os.path.exists(f"/proc/{pid}"):
-            raise UsageError(f"{pid}: no process has this id")
-    if options.has_stacks and not request.quiet and find_pyspy(machine.environ) is not None:
-        request.listener.notice("reading stacks with py-spy --nonblocking: the ranks are not stopped")
-    hang, failures = _ranks(machine, options)
+            raise UsageError(f"PID {pid}: no such process")
+    has_pyspy = options.has_stacks and find_pyspy(machine.environ) is not None
+    with reporting(request.listener) as progress:
+        stacks = ", then reading their stacks (py-spy --nonblocking)" if has_pyspy else ""
+        progress.phase(f"watching the ranks for {options.watch_seconds:g} s{stacks}")
+        hang, failures = _ranks(machine, options)
     facts = Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -80,7 +110,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     )
     if not options.has_ras:
         return facts, failures
-    request.listener.notice("asking NCCL's RAS, which has crashed jobs")
+    request.listener.warning("asking NCCL's RAS, which has crashed jobs")
     facts, problems = _with_ras(facts, hang, machine)
     return facts, (*failures, *problems)
 
@@ -90,17 +120,38 @@ def _ranks(machine: Machine, options: HangOptions) -> tuple[Hang, tuple[str, ...
     try:
         hang = call_with_timeout(lambda: collect_hang(machine, wanted), machine.deadline.left)
     except CallTimeout as late:
-        return Hang(), (f"look at the ranks: {late}",)
-    return hang, () if hang.processes else (_why_none(options.pids, hang),)
+        return Hang(), (f"the ranks were not examined: {late}",)
+    return hang, () if hang.processes or hang.not_ranks else (_why_none(options.pids, hang),)
+
+
+def _inputs(pids: Sequence[int], hang: Hang | None) -> tuple[ExaminedInput, ...]:
+    """The processes that the user named, and which of them are not ranks."""
+    if hang is None:
+        return ()
+    ranks = tuple(sorted(each.rank for each in hang.processes if each.rank is not None)) if len(pids) == 1 else ()
+    reasons = {each.pid: each.reason for each in hang.not_ranks}
+    return tuple(
+        ExaminedInput(
+            f"pid {pid}",
+            "process",
+            is_understood=pid not in reasons,
+            ranks=ranks,
+            reason=reasons.get(pid),
+            is_named=True,
+        )
+        for pid in pids
+    )
 
 
 def _why_none(pids: Sequence[int], hang: Hang) -> str:
     if pids:
-        return f"look at {', '.join(map(str, pids))}: no rank there"
+        return f"pid {', '.join(map(str, pids))}: ended before it was examined"
     hidden = [gap.reason for gap in hang.gaps if gap.path == "hang.processes"]
     if hidden:
-        return f"find a rank among the processes that may be read: {hidden[0]}, or the user who started the job"
-    return "find a rank: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+        return f"no rank found among the processes that may be read: {hidden[0]}, or the user who started the job"
+    return (
+        "no rank found: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
+    )
 
 
 def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
@@ -112,12 +163,25 @@ def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[
     try:
         ras = ras_of(*ask(variables, RAS_SECONDS))
     except (OSError, ValueError) as error:
-        return facts, (f"ask NCCL's RAS: {error}",)
+        return facts, (f"NCCL's RAS did not answer: {error}",)
     return replace(facts, hang=replace(hang, ras=ras)), ()
 
 
-def _are_alike(facts: Facts) -> bool:
-    """Whether several ranks hardly use their CPU and no stack shows what they wait for."""
-    processes = facts.hang.processes if facts.hang is not None else ()
-    is_idle = all(process.cpu_share is not None and process.cpu_share < IDLE_SHARE for process in processes)
-    return len(processes) > 1 and is_idle and not any(process.frames for process in processes)
+def _without_unseen(report: Report, facts: Facts) -> Report:
+    """The report in which no rule passed for what only stacks or dumps could have shown: it was skipped, and what to run is
+    the reason. Ranks that all wait make it incomplete.
+    """
+    hang = facts.hang
+    if hang is None or not hang.processes or hang.dumps or hang.stacks or hang.ras:
+        return report
+    if any(process.frames for process in hang.processes):
+        return report
+    reason = next((gap.reason for gap in hang.gaps if gap.path == "hang.stacks"), NO_STACKS)
+    unseen = tuple(Skipped(code, reason, unanswered=_are_idle(hang)) for code in report.passed)
+    return replace(report, passed=(), skipped=(*report.skipped, *unseen))
+
+
+def _are_idle(hang: Hang) -> bool:
+    """Whether several ranks hardly use their CPU: each may wait for another one."""
+    shares = [process.cpu_share for process in hang.processes]
+    return len(shares) > 1 and all(share is not None and share < IDLE_SHARE for share in shares)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.lint_lines import AREAS, facts_of, rules_of, rules_of_machines, with_machines
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.app.standard_source import on_disk
 from ddpdoctor.engine import examine
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.torchrun_options import OLDEST, version_of
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
-    from ddpdoctor.facts.launch.record import Launch
+    from ddpdoctor.collectors.script import Scripts
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Report
     from ddpdoctor.rules import Rule
@@ -40,32 +42,58 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         UsageError: nothing to judge, or no such torch.
     """
     from ddpdoctor.app.excerpts import with_excerpts
-
-    report, facts = _lint(request, inputs)
-    return with_excerpts(report, facts.launch), facts
-
-
-def _lint(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
-    from ddpdoctor.collectors.script import is_script
+    from ddpdoctor.app.lint_examined import folder_inputs, line_inputs, subject_of
 
     started = time.time()
     _check(request, inputs)
-    scripts = [path for path in inputs.files if is_script(path)]
-    others = [path for path in inputs.files if path not in scripts]
-    facts, failures = _facts(request, inputs)
-    rules = rules_of(request) if request.launch or inputs.nodes or others or request.facts is not None else ()
-    report = examine(facts, rules, command="lint", started=started, failures=failures)
-    report = _with_launch_commands(report, facts, rules, request)
-    if facts.launch is None:
-        return report, facts
-    if others:
-        report, facts = _with_files(report, facts, facts.launch, rules, others, request)
-    lines = facts.launch.lines if facts.launch is not None else ()
-    if scripts or any(line.script and line.script.exists for line in lines):
-        from ddpdoctor.app.lint_scripts import with_scripts
+    with on_disk(inputs.files) as (paths, original):
+        named, others = _sorted(paths)
+        inside = [path for files in named.others.values() for path in files if _may_hold_launches(path)]
+        facts, failures = _facts(request, inputs)
+        rules = rules_of(request) if request.launch or inputs.nodes or others or inside or request.facts else ()
+        report = examine(facts, rules, command="lint", started=started, failures=failures)
+        report = _with_launch_commands(report, facts, rules, request)
+        given = line_inputs(facts.launch, request.facts, failures)
+        if facts.launch is None:
+            facts = replace(facts, launch=Launch())
+        launch = facts.launch
+        assert launch is not None
+        if others or inside:
+            report, facts = _with_files(report, facts, launch, rules, (others, inside), request)
+        report, skipped = _with_scripts(report, named, facts, request)
+        more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
+        report = replace(report, inputs=(*given, *report.inputs, *more))
+        report = original(with_excerpts(report, facts.launch))
+    seconds = round(time.time() - started, 3)
+    return replace(report, subject=subject_of(launch, report.inputs), seconds=seconds), facts
 
-        report = with_scripts(report, scripts, lines, facts, request)
-    return report, facts
+
+def _sorted(paths: Sequence[str]) -> tuple[Scripts, list[str]]:
+    """The scripts, notebooks and folders among the paths, searched; and the other files."""
+    from ddpdoctor.collectors.script import find, is_script
+
+    scripts = [path for path in paths if is_script(path)]
+    return find(scripts), [path for path in paths if path not in scripts]
+
+
+def _may_hold_launches(path: str) -> bool:
+    from ddpdoctor.collectors.launch_files import may_hold_launches
+
+    return may_hold_launches(path)
+
+
+def _with_scripts(
+    report: Report, named: Scripts, facts: Facts, request: Request
+) -> tuple[Report, tuple[list[str], list[str]]]:
+    """The report with what is found in scripts; and, of folders, the files without training and those that are not Python."""
+    assert facts.launch is not None
+    lines = facts.launch.lines
+    if not named.paths and not named.failures and not any(line.script and line.script.exists for line in lines):
+        return report, ([], [])
+    from ddpdoctor.app.lint_scripts import judge_until_interrupted
+
+    judged = judge_until_interrupted(named, lines, facts, request)
+    return judged.added_to(report), (judged.passed_over, judged.broken)
 
 
 def _check(request: Request, inputs: LintInputs) -> None:
@@ -99,13 +127,30 @@ def _with_launch_commands(report: Report, facts: Facts, rules: tuple[Rule, ...],
 
 
 def _with_files(
-    report: Report, facts: Facts, launch: Launch, rules: tuple[Rule, ...], paths: Sequence[str], request: Request
+    report: Report,
+    facts: Facts,
+    launch: Launch,
+    rules: tuple[Rule, ...],
+    paths: tuple[Sequence[str], Sequence[str]],
+    request: Request,
 ) -> tuple[Report, Facts]:
-    """The report with what is found in shell files and manifests, and the facts with their launch commands."""
+    """The report with what is found in shell files and manifests, and the facts with their launch commands.
+
+    Args:
+        paths: the files that were named, and those of folders, of which only the ones with a launch are told.
+    """
     from ddpdoctor.app.lint_files import read, with_files
     from ddpdoctor.system.machine import this_machine
 
-    found = read(paths, this_machine(request.timeout or FILE_SECONDS), launch)
+    named, inside = paths
+    found = read((*named, *inside), this_machine(request.timeout or FILE_SECONDS), launch)
+    left_out = [f"{path}:" for path in inside if path not in named and not found.inputs[path].is_understood]
+    found.failures = [each for each in found.failures if not each.startswith(tuple(left_out))]
     report = with_files(report, facts, rules, found, request)
+    told = [each for path, each in found.inputs.items() if path in named]
+    told += [
+        replace(each, is_named=False) for path, each in found.inputs.items() if path not in named and each.is_understood
+    ]
+    report = replace(report, inputs=(*report.inputs, *told))
     lines = (*launch.lines, *(line for lines in found.lines.values() for line in lines))
     return report, replace(facts, launch=replace(launch, lines=lines))

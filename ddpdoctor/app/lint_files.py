@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
+from ddpdoctor.app.imagined_jobs import imagined_outcomes
 from ddpdoctor.app.lint_lines import environ_of, rules_of_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.launch import LocalFiles
@@ -36,6 +37,10 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
         for each in _judged(lines, facts, facts.launch, rules):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcomes.append(each)
+    known = [finding for outcome in outcomes for finding in outcome.findings]
+    for outcome in imagined_outcomes(files, facts, rules, known):
+        outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
+        outcomes.append(outcome)
     return extended(report, outcomes, rules, tuple(files.failures))
 
 

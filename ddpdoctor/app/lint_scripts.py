@@ -3,48 +3,96 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.request import Request, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
-from ddpdoctor.app.script_judging import JudgedScript, ScriptJudging, judge_script
+from ddpdoctor.app.script_judging import FILE_SECONDS, JudgedScript, ScriptJudging, judge_script
 from ddpdoctor.collectors.script import Scripts, ScriptText, find, read, with_modules
 from ddpdoctor.engine import Outcome, extended
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
+from ddpdoctor.render.words import counted
 from ddpdoctor.rules import Rule, load
+from ddpdoctor.scripts.syntax.parsing import parse
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
+    from multiprocessing.process import BaseProcess
 
-__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by", "with_scripts"]
+__all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by"]
 
 AREA = "script"
 PROCESSES = 2
 MANY = 40
 """Files from which on a second process is worth its start."""
+MOST_PARSED = 100
+"""Files without distributed training whose syntax is looked at, to say how many have errors."""
 CHUNK = 4
 COLLECT_AFTER = 96
+CHUNKS_PER_PROCESS = 24
+"""After so many chunks a process gives its memory back: what it remembers of earlier files helps little with later ones."""
+LOOK_SECONDS = 1.0
+"""How often the processes that judge are looked at."""
+MOST_NAMED = 1
+KILLED = "the process that judged them was killed (out of memory?)"
 
 
 @dataclass(slots=True)
 class ScriptOutcomes:
-    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do."""
+    """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do.
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    `inputs` are the scripts as the report tells of them; `passed_over` the files of folders that do not concern training,
+    `broken` those of them that are not Python (the first MOST_PARSED are parsed).
+    """
+
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    """The paths that are to be judged and were not yet."""
+    inputs: list[ExaminedInput] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    is_interrupted: bool = False
+    _judged: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """How many scripts were judged."""
+        return len(self._judged)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What the rules said, in the order of the paths: they are judged side by side."""
+        return [outcome for _, outcome in sorted(self._judged.items())]
+
+    def add(self, judged: JudgedScript) -> None:
+        """One more script is judged."""
+        self.waiting.remove(judged.path)
+        self._judged[judged.path] = judged.outcome
+        self.failures += [] if judged.failure is None else [judged.failure]
+
+    def left(self) -> str:
+        """What was not judged: a file by its name, more by their number and the first ones."""
+        if len(self.waiting) == 1:
+            return self.waiting[0]
+        named = ", ".join(self.waiting[:MOST_NAMED]) + (", …" if len(self.waiting) > MOST_NAMED else "")
+        return f"{len(self.waiting)} of {len(self.waiting) + self.done} scripts ({named})" if named else "scripts"
 
     def added_to(self, report: Report) -> Report:
         """The report extended by these outcomes."""
-        return extended(report, self.outcomes, self.rules, tuple(self.failures))
+        report = extended(report, self.outcomes, self.rules, tuple(self.failures))
+        return replace(report, inputs=(*report.inputs, *self.inputs), is_interrupted=self.is_interrupted)
 
 
 def named_by(lines: Iterable[LaunchLine]) -> dict[str, tuple[LaunchLine, ...]]:
@@ -63,77 +111,122 @@ def _short(path: str) -> str:
     return path if below.startswith("..") else below
 
 
-def with_scripts(
-    report: Report, paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request
-) -> Report:
-    """The report with what `judge_scripts` says."""
-    return judge_scripts(paths, lines, known, request).added_to(report)
+def judge_until_interrupted(
+    named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
+) -> ScriptOutcomes:
+    """As `judge_scripts`; Ctrl-C ends it with what was found until then, and it says what was not judged."""
+    judging = ScriptOutcomes()
+    try:
+        _judge_scripts(judging, named, lines, known, request)
+    except KeyboardInterrupt:
+        judging.failures.append(f"{judging.left()} not judged: interrupted")
+        judging.is_interrupted = True
+    return judging
 
 
-def judge_scripts(paths: Sequence[str], lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
-    """What is wrong in these scripts, in folders of them, and in the scripts that the lines start.
+def judge_scripts(named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request) -> ScriptOutcomes:
+    """What is wrong in these scripts, and in those that the lines start.
 
     Args:
         known: the facts that scripts are judged with; those of a launch line take the place of its `launch`.
     """
+    judging = ScriptOutcomes()
+    _judge_scripts(judging, named, lines, known, request)
+    return judging
+
+
+def _judge_scripts(
+    judging: ScriptOutcomes, named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
+) -> None:
+    """Add to `judging` what is found, as it is found."""
     started = named_by(lines)
-    found = find([*paths, *map(_short, started)])
-    by_path = {os.path.realpath(path): starts for path, starts in started.items()}
-    rules = rules_for(request, (AREA,))
-    left_out = {each.code for each in load((AREA,))} - {each.code for each in rules}
-    reading = ScriptOutcomes(rules=rules, failures=list(found.failures))
-    with reporting(request.listener, enabled=len(found.paths) >= MANY) as progress:
-        progress.phase(f"reading {len(found.paths)} scripts")
-        texts, unread = _texts(found, {*by_path}, request)
-        reading.failures += unread
+    given = set(named.given)
+    judging.rules = rules_for(request, (AREA,))
+    with reporting(request.listener) as progress:
+        found = find(map(_short, started), named)
+        by_path = {os.path.realpath(path): starts for path, starts in started.items()}
+        judging.failures += found.failures
+        say = progress.phase if len(found.paths) >= MANY else progress.step
+        say(f"reading {counted(len(found.paths), 'script')}")
+        texts = _texts(found, {*by_path}, request, judging)
+        judging.inputs += [_examined(each, is_named=each.source.path in given) for each in texts]
+        judging.waiting = [each.source.path for each in texts]
+        left_out = {each.code for each in load((AREA,))} - {each.code for each in judging.rules}
         beside = with_modules([each.source for each in texts])
-        end = time.monotonic() + seconds_left(request)
-        plan = ScriptJudging(rules, known, by_path, beside, frozenset(left_out), end)
-        progress.phase(f"judging {len(texts)} scripts")
-        done = 0
+        end = time.monotonic() + seconds_left(request, math.inf)
+        plan = ScriptJudging(judging.rules, known, by_path, beside, frozenset(left_out), end)
+        say(f"judging {counted(len(texts), 'script')}")
         for each in _all(texts, plan, request):
-            done += 1
-            progress.step(f"judging {len(texts)} scripts: {done} done")
-            reading.outcomes.append(each.outcome)
-            reading.failures += [] if each.failure is None else [each.failure]
-    if done < len(texts):
-        reading.failures.append(f"judge {len(texts) - done} of {len(texts)} scripts: --timeout ran out")
-    return reading
+            judging.add(each)
+            progress.step(f"judging scripts: {judging.done} done, {len(texts) - judging.done} left")
+    if judging.done < len(texts):
+        why = "--timeout ran out" if seconds_left(request, math.inf) <= 0 else KILLED
+        judging.failures.append(f"{judging.left()} not judged: {why}")
 
 
-def _texts(found: Scripts, started: set[str], request: Request) -> tuple[list[ScriptText], list[str]]:
-    """What is to be judged, and what could not be read. Of a folder, files that do not concern training are passed over."""
+def _texts(found: Scripts, started: set[str], request: Request, reading: ScriptOutcomes) -> list[ScriptText]:
+    """What is to be judged. Of a folder, files that do not concern training are passed over."""
     texts = []
-    failures = []
     for at, path in enumerate(found.paths):
-        if seconds_left(request) <= 0:
-            failures.append(f"read {len(found.paths) - at} of {len(found.paths)} scripts: --timeout ran out")
+        if seconds_left(request, math.inf) <= 0:
+            left = f"{len(found.paths) - at} of {len(found.paths)} scripts not read: --timeout ran out"
+            reading.failures.append(left)
             break
         try:
             text = read(path)
         except OSError as error:
-            failures.append(f"{path}: not read: {error.strerror}")
+            reading.failures.append(f"{path}: {error.strerror}")
+            reason = (error.strerror or "not readable").lower()
+            is_named = path in found.given
+            reading.inputs.append(
+                ExaminedInput(path, _kind(path), is_understood=False, reason=reason, is_named=is_named)
+            )
             continue
         if text.concerns or path in found.given or os.path.realpath(path) in started:
             texts.append(text)
-    return texts, failures
+        elif len(reading.passed_over) < MOST_PARSED and _is_broken(text):
+            reading.broken.append(path)
+        else:
+            reading.passed_over.append(path)
+    return texts
+
+
+def _is_broken(text: ScriptText) -> bool:
+    return text.source.problem is not None or isinstance(parse(text.source.text), SourceProblem)
+
+
+def _kind(path: str) -> str:
+    return "notebook" if path.endswith(".ipynb") else "script"
+
+
+def _examined(text: ScriptText, *, is_named: bool) -> ExaminedInput:
+    """A script as the report tells of it."""
+    source, raw = text.source, text.source.text
+    reason = source.problem.message if source.problem is not None and not raw else None
+    if reason is None and not raw.strip():
+        reason = "empty" if text.raw is None else "it has no cell with Python"
+    lines = raw.count("\n") + (not raw.endswith("\n")) if raw else None
+    return ExaminedInput(
+        source.path, _kind(source.path), is_understood=reason is None, lines=lines, reason=reason, is_named=is_named
+    )
 
 
 def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iterator[JudgedScript]:
-    """Every file that can be judged before `--timeout` runs out, in order."""
+    """Every file that can be judged before `--timeout` runs out."""
     global _plan, _waiting
     _plan, _waiting = plan, texts
     if len(texts) < MANY or (os.cpu_count() or 1) < PROCESSES:
         for at in range(len(texts)):
-            if seconds_left(request) <= 0:
+            if seconds_left(request, math.inf) <= 0:
                 return
             yield _judge(at)
         return
     import multiprocessing
 
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
-    with context.Pool(PROCESSES, initializer=_alone) as pool:
-        yield from _collected(pool, len(texts), request)
+    others = set(multiprocessing.active_children())
+    with context.Pool(PROCESSES, initializer=_alone, maxtasksperchild=CHUNKS_PER_PROCESS) as pool:
+        yield from _collected(pool, others, len(texts), request)
 
 
 _plan: ScriptJudging
@@ -141,15 +234,25 @@ _waiting: list[ScriptText]
 """What this process judges, and with what: a forked process finds it where its parent put it."""
 
 
-def _collected(pool: Pool, count: int, request: Request) -> Iterator[JudgedScript]:
+def _collected(pool: Pool, others: set[BaseProcess], count: int, request: Request) -> Iterator[JudgedScript]:
+    """What the pool judges, as it comes. A worker that is killed (for its memory) takes one chunk of files with it."""
     from multiprocessing import TimeoutError as Late
+    from multiprocessing import active_children
 
-    results = pool.imap(_judge_all, [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)])
-    for _ in range(0, count, CHUNK):
+    chunks = [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)]
+    results = pool.imap_unordered(_judge_all, chunks)
+    workers = set(active_children()) - others
+    done, last = 0, time.monotonic()
+    while done < len(chunks):
         try:
-            yield from results.next(timeout=max(0.01, seconds_left(request)))
+            yield from results.next(timeout=min(LOOK_SECONDS, max(0.01, seconds_left(request, math.inf))))
+            done, last = done + 1, time.monotonic()
         except Late:
-            return
+            workers |= set(active_children()) - others
+            lost = sum(worker.exitcode not in (None, 0) for worker in workers)
+            is_stuck = time.monotonic() - last > CHUNK * FILE_SECONDS * PROCESSES
+            if seconds_left(request, math.inf) <= 0 or (lost and (done + lost >= len(chunks) or is_stuck)):
+                return
 
 
 def _judge_all(numbers: range) -> list[JudgedScript]:

@@ -74,10 +74,11 @@ def look(
     from ddpdoctor.app.facts_source import facts_for
 
     session.open()
-    facts, failures = facts_for(request, sections, {**variables_of(line and line[0]), **session.variables})
+    python = None if line is None or line[0].startup is None else line[0].startup.python
+    facts, failures = facts_for(request, sections, {**variables_of(line and line[0]), **session.variables}, python)
     facts = _with_master(facts, session)
     if line is not None:
-        facts = replace(facts, launch=line[0].launch)
+        facts = replace(facts, launch=line[0].launch, startup=line[0].startup)
     return facts, failures
 
 
@@ -180,9 +181,13 @@ def _completed(finding: Finding, line: Facts | None) -> Finding:
     script = starter.reading.script if starter is not None else None
     if launch is None or script is None or finding.fix_command is None:
         return finding
-    rest = launch.lines[0].source[script.end :]
-    lines = [each + rest if each.endswith(script.raw) else each for each in finding.fix_command.split("\n")]
-    return replace(finding, fix_command="\n".join(lines))
+    rest, raw = launch.lines[0].source[script.end :], script.raw
+    lines = [each + rest if each.endswith(raw) else each for each in finding.fix_command.split("\n")]
+    commands = (
+        replace(each, command=each.command + rest) if each.command.endswith(raw) else each
+        for each in finding.fix_commands
+    )
+    return replace(finding, fix_command="\n".join(lines), fix_commands=tuple(commands))
 
 
 def _is_told(own: Finding, told: Sequence[Finding]) -> bool:

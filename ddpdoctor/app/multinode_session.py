@@ -195,8 +195,8 @@ class MultiNodeSession:
         if met is None and limit > HINT_SECONDS:
             job = self.job
             self._say(
-                f"meeting at {job.master_addr}:{job.master_port}: type the same on every node, or judge this node alone"
-                " with --no-meet"
+                f"waiting for the other nodes at {job.master_addr}:{job.master_port}: run the same command on each,"
+                " or check this node alone with --no-meet"
             )
             met = self._session.result(limit - HINT_SECONDS)
         return met
@@ -215,6 +215,8 @@ class MultiNodeSession:
             strangers=met.strangers,
             silent=met.silent,
             left=met.left if met.lacking else (),
+            absent=met.absent,
+            absent_count=met.absent_count,
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
@@ -240,9 +242,11 @@ class MultiNodeSession:
         is_over = way in (None, ConnectOutcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
         is_other = bool(strangers) or (met is not None and met.lost_host is not None)
         is_absent = (is_over or not is_explained) and not is_taken and not is_other
+        expected = self.job.world_size if self.is_of_ranks else self.job.nnodes
         return Nodes(
             nodes=(replace(met.me.node if met is not None else node, way=way if is_taken else None),),
-            expected=self.job.world_size if self.is_of_ranks else self.job.nnodes,
+            expected=expected,
+            absent_count=max((self.job.least or expected or 1) - 1, 0),
             missing=(0,) if is_absent and not node.owns and self.job.form != Form.C10D else (),
             missing_hosts=self._hosts((0,)),
             lacking=1 if is_absent else 0,

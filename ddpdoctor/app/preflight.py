@@ -81,10 +81,13 @@ def _as_shown(report: Report, facts: Facts, plan: PreflightPlan) -> Report:
 
 def _gather(plan: PreflightPlan) -> Observed:
     """The facts of this machine and of its ranks; of all nodes of the job where there are several."""
-    from ddpdoctor.app.probe_run import Probing, folders_of, refusal
+    from ddpdoctor.app.line_elsewhere import unprobed
+    from ddpdoctor.app.probe_run import Probing, folders_of, refusal, too_many
     from ddpdoctor.facts.nodes import Form
 
-    gap = refusal(plan.line) if plan.probes and plan.line is not None else None
+    gap = None
+    if plan.probes and plan.line is not None:
+        gap = unprobed(plan.line_facts) or refusal(plan.line) or too_many(plan.line_facts)
     is_rank = (
         plan.job is not None and plan.job.form == Form.ENV
     )  # then the command is of one rank, which joins the others
@@ -109,11 +112,13 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
             if plan.probes and refused is None:
                 probing.start_early()
             from ddpdoctor.app.facts_source import facts_for
+            from ddpdoctor.app.line_elsewhere import without_what_is_elsewhere
 
             progress.phase("looking at this machine")
-            facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line))
+            python = None if line is None or line.startup is None else line.startup.python
+            facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line), python)
             if line is not None:
-                facts = replace(facts, launch=line.launch)
+                facts = without_what_is_elsewhere(replace(facts, launch=line.launch, startup=line.startup), line)
             if refused is not None:
                 facts = replace(facts, gaps=(*facts.gaps, refused))
             elif plan.probes:
@@ -140,7 +145,15 @@ def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:
     report = examine(observed.facts, rules, command="check", started=started, failures=observed.failures, beside=beside)
     machines = rules_of_machines(plan.request, facts.launch.lines if facts.launch is not None else ())
     report = autocorrected(with_machines(report, facts, machines), facts, line_rules)
-    return (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
+    report = (observed.scripts or judge_scripts_of(facts, observed.facts, plan.request)).added_to(report)
+    return _about(report, facts)
+
+
+def _about(report: Report, line: Facts) -> Report:
+    """The report with the launch command among its inputs."""
+    from ddpdoctor.app.lint_examined import line_inputs
+
+    return replace(report, inputs=(*line_inputs(line.launch, None, ()), *report.inputs))
 
 
 def here(line: Facts, machine: Facts) -> Facts:
@@ -148,7 +161,7 @@ def here(line: Facts, machine: Facts) -> Facts:
     environ, found = line.environ, machine.environ
     if environ is not None and found is not None:
         environ = replace(environ, conf_files=found.conf_files, paths=found.paths, gaps=found.gaps)
-    return replace(machine, environ=environ, launch=line.launch)
+    return replace(machine, environ=environ, launch=line.launch, startup=line.startup)
 
 
 def _with_verdict(report: Report, verdict: JobVerdict, plan: PreflightPlan) -> Report:

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ddpdoctor.app.request import UsageError
+
 if TYPE_CHECKING:
     from ddpdoctor.app.lint_scripts import ScriptOutcomes
     from ddpdoctor.app.request import Request
@@ -77,7 +79,15 @@ class Observed:
 
 
 def plan_of(request: Request, options: PreflightOptions) -> PreflightPlan:
-    """The plan of one check."""
+    """The plan of one check.
+
+    Raises:
+        UsageError: a launch line beside saved facts, which would not be judged.
+    """
+    if request.facts is not None and request.launch is not None:
+        raise UsageError(
+            "--facts judges a saved machine without a launch line; judge the line with ddpdoctor lint -- …"
+        )
     plan = PreflightPlan(request, options, _line(request))
     if options.is_alone or request.facts is not None:
         return plan
@@ -96,7 +106,9 @@ def _line(request: Request) -> tuple[Facts, tuple[Rule, ...]] | None:
     rules = (
         rule for rule in rules_of(request) if "launch" in (*rule.needs, *rule.wants) or not {*rule.wants} & {*SECTIONS}
     )
-    return facts_of(request, [], None), tuple(rules)
+    from ddpdoctor.app.line_startup import with_startup
+
+    return with_startup(facts_of(request, [], None), request), tuple(rules)
 
 
 def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
@@ -126,7 +138,8 @@ def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
 def judge_scripts_of(line: Facts, machine: Facts, request: Request) -> ScriptOutcomes:
     """What is wrong in the script that the launch command starts, judged against the GPUs of this machine too."""
     from ddpdoctor.app.lint_scripts import ScriptOutcomes, judge_scripts
+    from ddpdoctor.collectors.script import Scripts
 
     if line.launch is None or all(each.script is None for each in line.launch.lines):
         return ScriptOutcomes()
-    return judge_scripts((), line.launch.lines, replace(machine, launch=line.launch), request)
+    return judge_scripts(Scripts(), line.launch.lines, replace(machine, launch=line.launch), request)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
+from ddpdoctor.render.words import counted
 from ddpdoctor.system.selfexec import command
 
 if TYPE_CHECKING:
@@ -30,7 +31,13 @@ ENDING_SECONDS = 20.0
 STOPPED_SECONDS = 3.0
 """How long all ranks of this node may be stopped before the other nodes are told."""
 
+RANKS_PER_CPU = 4
+LEAST_BOUND = 64
+"""A node may start so many ranks, or four per CPU where that is more: a mistyped number must not fill its memory."""
+MOST_DIGITS = 9
+
 LOOK_SECONDS = 0.02
+REPORTER = b"ddpdoctor.cli.probe_report"
 LOCAL = "127.0.0.1"
 BACKENDS = ("auto", "nccl", "gloo")
 RENDEZVOUS_BACKENDS = ("static", "c10d")
@@ -61,12 +68,15 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
     Raises:
         UsageError: an option has no such value, or options contradict each other.
     """
+    if request.facts is not None:
+        raise UsageError("--facts with probe: ranks are probed on this machine only; expected no saved facts")
     node = _node(options)
     words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
     if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):
         raise UsageError(f"--baseline {options.baseline:.200}: the file cannot be read")
     for option, file in (("--save-baseline", options.save_baseline), ("--baseline", options.baseline)):
         words += [option, file] if file else []
+    _say_what_is_awaited(request, node)
     ranks = _start(words, node, options.columns)
     return _wait(ranks, node, words, request.timeout or DEFAULT_SECONDS, request.listener)
 
@@ -114,7 +124,10 @@ def _has_port(endpoint: str) -> bool:
 
 def _count(word: str) -> int:
     """How many ranks this node gets: torchrun's values, and `auto`: one per visible GPU, two without any."""
-    if word.isdecimal() and int(word) > 0:
+    if word.isdecimal() and word.strip("0"):
+        most = max(LEAST_BOUND, RANKS_PER_CPU * (os.cpu_count() or 1))
+        if len(word) > MOST_DIGITS or int(word) > most:
+            raise UsageError(f"--nproc-per-node {word:.60}: expected 1 to {most}, each of which imports torch")
         return int(word)
     if word == "cpu":
         return os.cpu_count() or CPU_RANKS
@@ -147,7 +160,7 @@ def _words(request: Request) -> list[str]:
         "--ignore": request.ignore,
         "--timeout": request.timeout,
     }
-    flags = [("--quiet", request.quiet), ("--no-color", request.no_color)]
+    flags = [("--quiet", request.quiet), ("--verbose", request.verbose), ("--no-color", request.no_color)]
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
     return words + [flag for flag, is_set in flags if is_set]
 
@@ -174,12 +187,14 @@ def _wait(
     end = started + limit + ENDING_SECONDS
     try:
         while not all(map(_has_ended, ranks)):
+            if any(map(_is_reporting, ranks)):
+                listener.end()
             # Looks are counted, because Ctrl-Z stops this process as well.
             looks = looks + 1 if all(_has_ended(rank) or is_stopped(rank.pid) for rank in ranks) else 0
             if looks * LOOK_SECONDS > STOPPED_SECONDS:
                 return tell_stopped(ranks, node, words, time.monotonic() - started)
             if time.monotonic() > end:
-                listener.notice("a rank did not end in time and was killed")
+                listener.error("a rank did not end in time and was killed")
                 return 3
             time.sleep(LOOK_SECONDS)
         codes = [rank.wait() for rank in ranks]
@@ -189,9 +204,35 @@ def _wait(
         _reap(ranks)
         raise
     finally:
+        listener.end()
         for rank in ranks:
             rank.kill()
     return max(1 if code < 0 else code for code in codes)
+
+
+def _say_what_is_awaited(request: Request, node: NodeRanks) -> None:
+    """On node 0 with a row that goes on until its report begins; on the others, whose ranks print one line, without."""
+    text = f"probing {counted(node.nproc, 'rank')}"
+    if node.node_rank == 0:
+        others = "" if node.nnodes == 1 else f" with those of {counted(node.nnodes - 1, 'other node')}"
+        request.listener.phase(text + others)
+    elif not request.quiet:
+        request.listener.notice(f"{text}; node 0 at {node.master_addr}:{node.master_port} reports")
+
+
+def _is_reporting(rank: subprocess.Popen[bytes]) -> bool:
+    """Whether the process that writes the rank's report has been started."""
+    try:
+        with open(f"/proc/{rank.pid}/task/{rank.pid}/children") as file:
+            children = file.read().split()
+        return any(REPORTER in _command_line(child) for child in children)
+    except OSError:
+        return False  # the rank has ended, or this kernel does not list children
+
+
+def _command_line(pid: str) -> bytes:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
 
 
 def _has_ended(rank: subprocess.Popen[bytes]) -> bool:

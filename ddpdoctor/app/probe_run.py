@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.rules import Rule
 
-__all__ = ["Probing", "folders_of", "refusal", "variables_of"]
+__all__ = ["Probing", "folders_of", "refusal", "too_many", "variables_of"]
 
 CURRENT = "."
 MOST_RANKS = 64
@@ -53,6 +53,14 @@ def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
     if not errors:
         return None
     return Gap("probe", f"the launch line cannot work ({errors[0]}), so no ranks were started", Why.NOT_HERE)
+
+
+def too_many(line: Facts | None) -> Gap | None:
+    """Why the ranks of a line are not probed here: there are more than a node can run. None where there are not."""
+    nproc = _asked(line)
+    if nproc is None or nproc <= MOST_RANKS:
+        return None
+    return Gap("probe", f"{nproc} ranks on one node are too many to probe (at most {MOST_RANKS})", Why.NOT_HERE)
 
 
 def variables_of(line: Facts | None) -> dict[str, str]:
@@ -115,7 +123,7 @@ class Probing:
         self._request = request
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
-        self._nproc = _nproc(launch)
+        self._nproc = _asked(launch)
         self._more = {FOLDERS: os.pathsep.join(folders)} if folders else {}
         is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
         self._joins = is_rank and not is_alone and launch is None
@@ -155,7 +163,7 @@ class Probing:
         """The facts with those of the probe, or with the gap that says why there are none."""
         try:
             if self._joins:
-                say("meeting the other ranks")
+                say("waiting for the other ranks")
                 seconds = self._seconds()
                 self._running = join(
                     self._environ_of_ranks(), min(self._join_seconds, seconds), seconds, self._template, news
@@ -221,12 +229,12 @@ class Probing:
         return max(seconds_left(self._request), 1.0)
 
 
-def _nproc(launch: Facts | None) -> int | None:
+def _asked(launch: Facts | None) -> int | None:
     """The number of ranks that the launch line starts on this node, None when it does not say."""
     if launch is None or launch.launch is None or not launch.launch.lines:
         return None
     plan = launch.launch.lines[0].plan
-    return min(plan.nproc, MOST_RANKS) if plan is not None and plan.nproc else None
+    return plan.nproc or None if plan is not None else None
 
 
 def _gpus(facts: Facts) -> int:

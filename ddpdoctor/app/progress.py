@@ -22,7 +22,13 @@ class ProgressListener(Protocol):
         """The long work is over."""
 
     def notice(self, text: str) -> None:
-        """A warning or an announcement that the user reads at once, also without progress."""
+        """An announcement that the user reads at once, also without progress."""
+
+    def warning(self, text: str) -> None:
+        """Something that was asked for is not done."""
+
+    def error(self, text: str) -> None:
+        """Something could not be done, and the exit code says so."""
 
 
 class _SilentListener:
@@ -38,6 +44,12 @@ class _SilentListener:
         """Ignored."""
 
     def notice(self, text: str) -> None:
+        """Ignored."""
+
+    def warning(self, text: str) -> None:
+        """Ignored."""
+
+    def error(self, text: str) -> None:
         """Ignored."""
 
 

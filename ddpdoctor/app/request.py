@@ -16,13 +16,18 @@ __all__ = [
     "DEFAULT_SECONDS",
     "FailOn",
     "Format",
+    "Request",
     "UsageError",
+    "default_timeout",
     "seconds",
     "seconds_left",
 ]
 
 DEFAULT_SECONDS = 30.0
 """`--timeout` of the commands that only examine this machine."""
+
+OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "triage": 300.0, "lint": None, "run": None}
+"""`--timeout` of the others; None is no limit in total."""
 
 JUDGING_SHARE = 0.1
 """The part of `--timeout` that is kept for judging and writing."""
@@ -41,6 +46,7 @@ class Format(str, Enum):
     junit = "junit"
     sarif = "sarif"
     github = "github"
+    concise = "concise"
 
 
 class FailOn(str, Enum):
@@ -60,7 +66,7 @@ class Request:
     """The options that every command has.
 
     `launch` is the launch command that was given after `--`, None without one; `listener` is shown progress and warnings
-    while the use case runs.
+    while the use case runs. `verbose` shows what is left out otherwise: harmless messages, counts of rules, evidence.
     """
 
     format: Format = Format.table
@@ -71,6 +77,7 @@ class Request:
     facts: Path | None = None
     timeout: float | None = None
     quiet: bool = False
+    verbose: bool = False
     no_color: bool = False
     launch: tuple[str, ...] | None = None
     listener: ProgressListener = field(default=SILENT, compare=False, repr=False)
@@ -87,11 +94,16 @@ def seconds(given: str | float) -> float:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise UsageError(f"{str(given)!r:.80} is no time; expected a number of seconds above 0")
+        raise UsageError(f"{str(given)!r:.80}: expected a number of seconds above 0")
     return number
 
 
+def default_timeout(command: str) -> float | None:
+    """The `--timeout` that a command has without one; None is no limit in total."""
+    return OTHER_DEFAULTS.get(command, DEFAULT_SECONDS)
+
+
 def seconds_left(request: Request, default: float = DEFAULT_SECONDS) -> float:
-    """Seconds left for gathering facts, so that the report is written within `--timeout`."""
+    """Seconds left for gathering facts, so that the report is written within `--timeout`; `default` may be infinite."""
     whole = request.timeout or default
     return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))

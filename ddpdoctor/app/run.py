@@ -25,6 +25,7 @@ from ddpdoctor.system.timeouts import call_with_timeout
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
     from ddpdoctor.collectors.job import JobRun
+    from ddpdoctor.examined import ExaminedJob
     from ddpdoctor.findings import Report
 
 __all__ = ["FailureDiagnosis", "JobEnd", "RunOptions", "diagnose", "run_job"]
@@ -82,15 +83,17 @@ def run_job(request: Request, options: RunOptions) -> JobEnd:
         UsageError: no launch command, or saved facts.
     """
     if request.launch is None:
-        raise UsageError("nothing to start: expected a launch line: ddpdoctor run -- torchrun …")
+        raise UsageError("nothing to run; expected a launch command: ddpdoctor run -- torchrun …")
     if request.facts is not None:
-        raise UsageError("--facts: a job is started on this machine; expected no saved facts")
+        raise UsageError("--facts: `run` starts the job on this machine; expected no saved facts")
     if options.is_checked:
         code = _check(request, request.launch, options.check_words)
         if code == 1 and not options.despite_errors:
-            request.listener.notice("the job was not started; --anyway starts it all the same")
+            request.listener.notice("job not started; --anyway starts it in spite of the errors")
         if code in (2, INTERRUPTED) or (code == 1 and not options.despite_errors):
             return JobEnd(code)
+        if not request.quiet:
+            request.listener.notice(f"starting: {shlex.join(request.launch)}")
     return _run(request, request.launch)
 
 
@@ -103,7 +106,7 @@ def _run(request: Request, launch: tuple[str, ...]) -> JobEnd:
     try:
         return JobEnd(job.run(), job, started)
     except OSError as error:
-        request.listener.notice(f"{argv[0]}: {error.strerror}")
+        request.listener.error(f"{argv[0]}: {error.strerror}")
         return JobEnd(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
 
 
@@ -113,7 +116,7 @@ def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
         return {}, ["/bin/sh", "-c", launch[0]]
     count = next((i for i, word in enumerate(launch) if not ASSIGNMENT.fullmatch(word)), len(launch))
     if count == len(launch):
-        raise UsageError(f"{shlex.join(launch)}: variables alone; expected a command behind them")
+        raise UsageError(f"{shlex.join(launch)}: only variables; expected a command after them")
     pairs = (word.partition("=") for word in launch[:count])
     return {name: value for name, _, value in pairs}, list(launch[count:])
 
@@ -122,12 +125,10 @@ def _check(request: Request, launch: Sequence[str], words: Sequence[str]) -> int
     """`ddpdoctor check` on this launch command, in a process of its own: standard output belongs to the job."""
     limit = (request.timeout or CHECK_SECONDS) + ENDING_SECONDS
     code = _run_check(
-        [*command("ddpdoctor"), "check", *_shared_words(request), *words, "--quiet", "--", *launch], limit
+        [*command("ddpdoctor"), "check", *_shared_words(request), *words, "--format", "table", "--", *launch], limit
     )
-    if code == 0 and not request.quiet:
-        request.listener.notice("check passed; the job starts")
-    elif code == 3:
-        request.listener.notice("the check could not be done; the job starts all the same")
+    if code == 3:
+        request.listener.warning("the check was not completed; the job starts all the same")
     return code
 
 
@@ -135,7 +136,8 @@ def _shared_words(request: Request) -> list[str]:
     """The shared options that a check takes over."""
     given = {"--select": request.select, "--ignore": request.ignore, "--timeout": request.timeout}
     words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    return [*words, "--fail-on", request.fail_on.value, *(["--no-color"] if request.no_color else [])]
+    flags = {"--quiet": request.quiet, "--verbose": request.verbose, "--no-color": request.no_color}
+    return [*words, "--fail-on", request.fail_on.value, *(flag for flag, is_set in flags.items() if is_set)]
 
 
 def _run_check(argv: list[str], limit: float) -> int:
@@ -192,11 +194,17 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
     kernel = _kernel_log(folder, begun - end.started)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
-    report, _ = triaged(paths, replace(request, launch=None), started=begun, command="run")
+    found, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
+    report = replace(found, jobs=tuple(_ended(each, end.code) for each in found.jobs))
     if output.stat().st_size or kernel:
         return FailureDiagnosis(report, output)
     shutil.rmtree(folder)
     return FailureDiagnosis(report, None)
+
+
+def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
+    """The job with the exit code that `run` saw, which its output need not tell."""
+    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code)
 
 
 def _kernel_log(folder: Path, seconds: float) -> list[str]:

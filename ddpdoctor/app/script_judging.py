@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -22,10 +23,11 @@ from ddpdoctor.rules import Rule
 from ddpdoctor.rules.script.script550_ignore_comment_idle import ignore_comment_idle
 from ddpdoctor.scripts.syntax.module import modules
 
-__all__ = ["JudgedScript", "ScriptJudging", "judge_script"]
+__all__ = ["FILE_SECONDS", "JudgedScript", "ScriptJudging", "judge_script"]
 
-FILE_SECONDS = 10.0
+FILE_SECONDS = 20.0
 """What judging one file may take of a CPU; the longest that people wrote by hand take two."""
+LONGEST_TIMER = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class ScriptJudging:
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     beside: tuple[SourceFile, ...] = ()
     left_out: frozenset[str] = frozenset()
-    end: float = 1e9
+    end: float = math.inf
     """When `--timeout` is over, as time.monotonic() counts."""
 
 
@@ -67,9 +69,9 @@ def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
         late = ["all"]
     late += sorted({each.code for each in outcome.crashed if each.error.startswith(TooLong.__name__)})
     outcome.crashed = [each for each in outcome.crashed if each.code not in late]
-    limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of a CPU"
-    told = f"judge {path} by {', '.join(late)}: {limit}"
-    return JudgedScript(path, outcome, failure=told if late else None)
+    limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of CPU time"
+    by = "" if late[:1] == ["all"] else f" by {', '.join(late)}"
+    return JudgedScript(path, outcome, failure=f"{path}: not judged{by}: {limit}" if late else None)
 
 
 class TooLong(Exception):
@@ -85,7 +87,7 @@ def _limited(end: float) -> Iterator[None]:
 
     before = [(each, signal.signal(each, late)) for each in (signal.SIGPROF, signal.SIGALRM)]
     signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 20)
-    signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()), 0.1)
+    signal.setitimer(signal.ITIMER_REAL, min(max(0.001, end - time.monotonic()), LONGEST_TIMER), 0.1)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import visible
 from ddpdoctor.findings import Report, Severity
+from ddpdoctor.launch.judged import described, why_not_judged
 from ddpdoctor.rules import area_of
 
 __all__ = ["sections_of", "subject_of"]
@@ -33,9 +34,7 @@ def subject_of(facts: Facts) -> str:
     """What a preflight examined: the launch line with its nodes, ranks and script, else this machine."""
     if facts.launch is None:
         return f"this machine: {facts.hostname}"
-    line = facts.launch.lines[0] if facts.launch.lines else None
-    script = line.script.path.rpartition("/")[2] if line is not None and line.script is not None else ""
-    return _launch(facts) + (f", {script}" if script else "") + f" on {facts.hostname}"
+    return f"{described(facts.launch)} on {facts.hostname}"
 
 
 def _code(report: Report, area: str) -> str:
@@ -59,7 +58,7 @@ def _state(facts: Facts, report: Report, area: str) -> SectionState:
         return SectionState.SKIPPED
     if area == "versions" and facts.versions is not None and facts.versions.torch is None:
         return SectionState.SKIPPED
-    if area == "launch" and not _is_recognised(facts):
+    if area == "launch" and _unknown_of_launch(facts) is not None:
         return SectionState.UNKNOWN
     if getattr(facts, area) is not None:
         return SectionState.OK
@@ -69,13 +68,15 @@ def _state(facts: Facts, report: Report, area: str) -> SectionState:
 
 def _nodes_state(facts: Facts) -> SectionState:
     nodes = facts.nodes
-    if nodes is None or nodes.missing or nodes.lacking or len(nodes.nodes) < (nodes.expected or 0):
-        return SectionState.ERROR
-    return SectionState.OK
+    return SectionState.OK if nodes is not None and nodes.is_complete else SectionState.ERROR
 
 
-def _is_recognised(facts: Facts) -> bool:
-    return facts.launch is not None and any(line.starter is not None for line in facts.launch.lines)
+def _unknown_of_launch(facts: Facts) -> str | None:
+    """Why the launch line is not known to start: nobody can judge it, or what it starts cannot be seen from here."""
+    if facts.launch is None or not facts.launch.lines:
+        return "no launch line"
+    reason = why_not_judged(facts.launch.lines[0])
+    return reason or next(iter(facts.startup.unknown if facts.startup is not None else ()), None)
 
 
 def _why_missing(facts: Facts, area: str) -> str:
@@ -87,12 +88,14 @@ def _launch(facts: Facts) -> str:
     assert launch is not None
     line = launch.lines[0] if launch.lines else None
     starter = line.starter if line is not None else None
+    unknown = _unknown_of_launch(facts)
     if line is None or starter is None:
-        return "no launcher that ddpdoctor knows"
+        return unknown or described(launch)
     plan = line.plan
     nodes = "" if plan is None or plan.nnodes is None else f", {_count(plan.nnodes[1], 'node')}"
     ranks = "" if plan is None or plan.nproc is None else f" of {_count(plan.nproc, 'rank')}"
-    return f"{starter.launcher.value}{nodes}{ranks}, read as torch {launch.torch} ({launch.torch_from})"
+    text = f"{starter.launcher.value}{nodes}{ranks}, read as torch {launch.torch} ({launch.torch_from})"
+    return text if unknown is None else f"{text}; {unknown}"
 
 
 def _environ(facts: Facts) -> str:
@@ -163,13 +166,13 @@ def _nodes(facts: Facts) -> str:
     nodes = facts.nodes
     assert nodes is not None
     first = nodes.nodes[0]
-    count = max(nodes.expected or 0, len(nodes.nodes)) if not nodes.missing and not nodes.lacking else len(nodes.nodes)
+    count = nodes.joined_count
     unit = "rank" if first.form == Form.ENV else "node"
     place = f"{first.master_addr}:{first.master_port}"
-    if nodes.expected and len(nodes.nodes) < nodes.expected:
-        missing = ", ".join(str(number) for number in nodes.missing[:4]) if nodes.missing else ""
-        who = f" (missing: {unit} {missing})" if missing else ""
-        return f"{len(nodes.nodes)} of {nodes.expected} joined at {place}{who}"
+    if nodes.absent_count:
+        absent = ", ".join(str(number) for number in nodes.absent[:4]) + (", …" if len(nodes.absent) > 4 else "")
+        who = f" (missing: {unit} {absent})" if absent else ""
+        return f"{count} of {count + nodes.absent_count} joined at {place}{who}"
     names = ", ".join(node.host for node in nodes.nodes[:4]) + (", …" if count > 4 else "")
     slowest = max((link.latency_seconds or 0.0 for link in nodes.links), default=0.0)
     narrowest = min((link.gb_per_s for link in nodes.links if link.gb_per_s), default=None)

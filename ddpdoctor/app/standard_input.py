@@ -1,30 +1,42 @@
-"""Standard input as a file, where it is not a stream of lines: a dump, facts, a report, stacks."""
+"""Standard input, which is waited for with a deadline; as a file, where it is a dump, facts, a report or stacks."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import math
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import IO
 
 from ddpdoctor.collectors.log.input_kind import kind_of
-from ddpdoctor.collectors.log.inputs import STDIN
+from ddpdoctor.collectors.log.inputs import STDIN, patient
 from ddpdoctor.facts.log import InputKind
 
-__all__ = ["on_disk"]
+__all__ = ["on_disk", "standard_input"]
 
 STREAMS = (InputKind.TEXT, InputKind.KERNEL, InputKind.BINARY, InputKind.EMPTY)
 
 
+def standard_input(deadline: float) -> IO[bytes] | None:
+    """Standard input, which ends at the deadline; a person at a terminal has all the time."""
+    if sys.stdin is None:
+        return None
+    try:
+        descriptor = sys.stdin.fileno()
+    except (OSError, ValueError):  # replaced by something that is no file
+        return getattr(sys.stdin, "buffer", None)
+    return patient(os.dup(descriptor), math.inf if os.isatty(descriptor) else deadline, math.inf)
+
+
 @contextlib.contextmanager
-def on_disk(paths: Iterable[str]) -> Iterator[list[str]]:
+def on_disk(paths: Iterable[str], stream: IO[bytes] | None) -> Iterator[list[str]]:
     """The paths; `-` becomes a file, which is removed in the end, unless its first bytes are those of a log."""
     given = list(paths)
-    stream: Any = sys.stdin.buffer if sys.stdin else None
-    if STDIN not in given or stream is None or not _is_file(stream.peek(4096)):
+    if STDIN not in given or not isinstance(stream, io.BufferedReader) or not _is_file(_head(stream)):
         yield given
         return
     with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as folder:
@@ -32,6 +44,14 @@ def on_disk(paths: Iterable[str]) -> Iterator[list[str]]:
         with open(name, "wb") as file:
             shutil.copyfileobj(stream, file)
         yield [name if path == STDIN else path for path in given]
+
+
+def _head(stream: io.BufferedReader) -> bytes:
+    """The first bytes; none where nobody writes any, which whoever reads the stream will say."""
+    try:
+        return stream.peek(4096)
+    except TimeoutError:
+        return b""
 
 
 def _is_file(head: bytes) -> bool:

@@ -2,93 +2,213 @@
 
 from __future__ import annotations
 
+import difflib
 import socket
-import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ddpdoctor.app.examined_logs import examined_inputs, examined_job, subject_of, worst_first
 from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
-from ddpdoctor.app.request import Request
+from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
-from ddpdoctor.app.standard_input import on_disk
-from ddpdoctor.collectors.hang.artifacts import hang_artifacts
-from ddpdoctor.collectors.log.read_logs import collect
-from ddpdoctor.engine import examine, extended, judge, retold
+from ddpdoctor.app.standard_input import on_disk, standard_input
+from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
+from ddpdoctor.collectors.log.inputs import STDIN, STDIN_NAME
+from ddpdoctor.collectors.log.read_logs import read
+from ddpdoctor.engine import examine, extended, judge, retold, united
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
+from ddpdoctor.logs.attribution import attributed
+from ddpdoctor.logs.jobs_of_log import JobLog, jobs_of_log
 from ddpdoctor.logs.merged import merged
 from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
 
-__all__ = ["triaged"]
+__all__ = ["triaged", "without_secrets"]
+
+DEFAULT_TRIAGE_SECONDS = 300.0
+"""`--timeout` of `triage`."""
+MOST_NAMES = 20
+"""So many jobs are listed for a name that no job has."""
 
 
-def triaged(paths: Iterable[str], request: Request, *, started: float, command: str = "triage") -> tuple[Report, Facts]:
-    """The report about these files, folders and standard input (`-`), and the facts that it rests on."""
+def triaged(
+    paths: Iterable[str],
+    request: Request,
+    *,
+    started: float,
+    command: str = "triage",
+    job: str | None = None,
+    is_one_job: bool = False,
+) -> tuple[Report, Facts]:
+    """The report about these files, folders and standard input (`-`), and the facts of its first job.
+
+    Args:
+        paths: the inputs.
+        request: the options.
+        started: `time.time()` when the command began.
+        command: the ddpdoctor command, for the report.
+        job: the name of the only job to judge.
+        is_one_job: everything is known to be of one job.
+
+    Raises:
+        UsageError: the inputs show no job with this name.
+    """
     known = rules_for(request, tuple(AREAS.values()))
     rules = log_rules(known)
-    with on_disk(paths) as files:
-        report, facts = _triaged(files, rules, known, command, started)
-    report = with_code_of_tracebacks(report, facts.log) if facts.log is not None else report
-    return replace(report, findings=tuple(map(_without_secrets, report.findings))), facts
+    given = list(paths)
+    deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
+    stream = standard_input(deadline) if STDIN in given else None
+    with on_disk(given, stream) as files:
+        log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
+        given_names = dict(zip(files, given, strict=True))
+        names = [STDIN_NAME if path == STDIN else path for path in files]
+        report, facts = _Triage(log, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+    report = replace(report, inputs=tuple(_as_given(each, given_names) for each in report.inputs))
+    return without_secrets(report), facts
+
+
+def _as_given(examined: ExaminedInput, given: Mapping[str, str]) -> ExaminedInput:
+    """An input under the name that the user gave it."""
+    return replace(examined, path=STDIN_NAME) if given.get(examined.path) == STDIN else examined
+
+
+class _Triage:
+    """What was read, to be judged job by job."""
+
+    def __init__(
+        self, log: Log, rules: tuple[Rule, ...], known: tuple[Rule, ...], command: str, started: float
+    ) -> None:
+        self._log, self._rules, self._known = log, rules, known
+        self._command, self._started = command, started
+        self._problems: dict[str, str] = {}
+        """Why nothing could be read of saved facts and reports, by their file."""
+        self._saved = _saved(log, self._problems)
+        self._saved_findings = _saved_findings(log, self._problems)
+        self._seats = _seats(self._saved)
+        self._artifacts = hang_artifacts(log)
+        self._failures = tuple(f"read {gap.reason}" for gap in log.gaps)
+
+    def judged(self, wanted: str | None, *, is_one_job: bool, named: Iterable[str]) -> tuple[Report, Facts]:
+        """The report about all jobs, or the one that is wanted, and the facts of the worst."""
+        parts = jobs_of_log(self._log, is_one_job=is_one_job)
+        is_alone = len(parts) == 1
+        if wanted is not None:
+            parts = [_wanted(wanted, parts)]
+        judged = [(part, *self._judged(part, is_alone=is_alone)) for part in parts]
+        jobs = {part.name: examined_job(part.name, facts, report) for part, report, facts in judged if part.name}
+        judged.sort(key=lambda each: (each[0].name is None, worst_first(jobs[each[0].name]) if each[0].name else ()))
+        report = judged[0][1] if len(judged) == 1 else united([report for _, report, _ in judged])
+        report = replace(retold(report, self._saved_findings), failures=(*self._failures, *report.failures))
+        inputs = examined_inputs(
+            self._log,
+            {part.name: part.sources for part, _, _ in judged if part.name is not None},
+            named,
+            [(part.sources, facts) for part, _, facts in judged],
+            self._problems,
+        )
+        if wanted is not None:
+            inputs = tuple(each for each in inputs if each.job == wanted or (each.is_understood and each.reason))
+        ordered = tuple(jobs[part.name] for part, _, _ in judged if part.name is not None)
+        files = len({source for part, _, _ in judged if part.name is not None for source in part.sources})
+        return replace(report, inputs=inputs, jobs=ordered, subject=subject_of(inputs, ordered, files)), judged[0][2]
+
+    def _judged(self, part: JobLog, *, is_alone: bool) -> tuple[Report, Facts]:
+        """The report about one job, and its facts."""
+        log = attributed(part.log)
+        saved = self._saved if is_alone else []
+        log = replace(merged(log, (each.log for each in saved if each.log is not None)), seats=self._seats)
+        facts = Facts(
+            schema=SCHEMA,
+            collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            hostname=socket.gethostname().partition(".")[0],
+            log=log,
+            hang=hang_of_job(self._artifacts, log, [each.hang for each in saved if each.hang is not None]),
+        )
+        report = with_code_of_tracebacks(self._report(facts), log)
+        return replace(report, findings=tuple(replace(f, job=part.name) for f in report.findings)), facts
+
+    def _report(self, facts: Facts) -> Report:
+        if facts.hang is None:
+            return examine(facts, self._rules, command=self._command, started=self._started)
+        failures = tuple(f"read {gap.reason}" for gap in facts.hang.gaps)
+        # A cause that the ranks' dumps show replaces the same cause found in a log line: dumps prove more.
+        dumps = judge(facts, hang_rules(self._known))
+        shown = {finding.code for finding in dumps.findings}
+        rules = tuple(each for each in self._rules if each.code not in shown)
+        report = examine(facts, rules, command=self._command, started=self._started, failures=failures)
+        return extended(report, [dumps], self._known)
+
+
+def _wanted(name: str, parts: Iterable[JobLog]) -> JobLog:
+    """The part of the job with this name.
+
+    Raises:
+        UsageError: there is none; the message lists the jobs.
+    """
+    by_name = {part.name: part for part in parts if part.name is not None}
+    if name in by_name:
+        return by_name[name]
+    near = difflib.get_close_matches(name, by_name, 1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    names = list(by_name)
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    raise UsageError(f"--job {name!r:.80}: no such job; {guess}jobs: {', '.join(names[:MOST_NAMES]) or 'none'}{more}")
+
+
+def without_secrets(report: Report) -> Report:
+    """The report without tokens and passwords that an input printed or that a path holds."""
+    return replace(
+        report,
+        findings=tuple(map(_without_secrets, report.findings)),
+        failures=tuple(map(redact, report.failures)),
+        inputs=tuple(
+            replace(each, path=redact(each.path), job=_redacted(each.job), reason=_redacted(each.reason))
+            for each in report.inputs
+        ),
+        jobs=tuple(replace(each, name=redact(each.name), hosts=tuple(map(redact, each.hosts))) for each in report.jobs),
+        subject=redact(report.subject),
+    )
+
+
+def _redacted(text: str | None) -> str | None:
+    return None if text is None else redact(text)
 
 
 def _without_secrets(finding: Finding) -> Finding:
     """The finding without tokens and passwords that a log printed."""
+    excerpt = finding.excerpt
     return replace(
         finding,
         message=redact(finding.message),
         quote=redact(finding.quote),
         about=redact(finding.about),
+        label=redact(finding.label),
         undetermined=redact(finding.undetermined),
         evidence=tuple(replace(each, seen=redact(each.seen)) for each in finding.evidence),
+        job=_redacted(finding.job),
+        group=_redacted(finding.group),
+        excerpt=None if excerpt is None else replace(excerpt, lines=tuple(map(redact, excerpt.lines))),
     )
 
 
-def _triaged(
-    paths: Sequence[str], rules: tuple[Rule, ...], known: tuple[Rule, ...], command: str, started: float
-) -> tuple[Report, Facts]:
-    signatures = [signature for each in rules for signature in each.signatures]
-    log = collect(paths, signatures, sys.stdin.buffer if sys.stdin else None)
-    saved, unread = _saved(log)
-    log = replace(merged(log, (each.log for each in saved if each.log is not None)), seats=_seats(saved))
-    facts = Facts(
-        schema=SCHEMA,
-        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        hostname=socket.gethostname().partition(".")[0],
-        log=log,
-        hang=hang_artifacts(log, [each.hang for each in saved if each.hang is not None]),
-    )
-    gaps = (*log.gaps, *(facts.hang.gaps if facts.hang is not None else ()))
-    saved_findings, unread_reports = _saved_findings(log)
-    failures = tuple(f"read {problem}" for problem in (*(gap.reason for gap in gaps), *unread, *unread_reports))
-    if facts.hang is None:
-        report = examine(facts, rules, command=command, started=started, failures=failures)
-        return retold(report, saved_findings), facts
-    # A cause that the ranks' dumps show replaces the same cause found in a log line: dumps prove more.
-    dumps = judge(facts, hang_rules(known))
-    shown = {finding.code for finding in dumps.findings}
-    rules = tuple(each for each in rules if each.code not in shown)
-    report = examine(facts, rules, command=command, started=started, failures=failures)
-    return retold(extended(report, [dumps], known), saved_findings), facts
-
-
-def _saved(log: Log) -> tuple[list[Facts], list[str]]:
-    """The facts that `ddpdoctor collect` wrote, among the sources of a log, and why some could not be read."""
-    found, problems = [], []
+def _saved(log: Log, problems: dict[str, str]) -> list[Facts]:
+    """The facts that `ddpdoctor collect` wrote, among the sources of a log; `problems` get why some could not be read."""
+    found = []
     for source in log.sources:
         if source.kind is InputKind.FACTS:
             try:
                 found.append(load_facts(Path(source.name)))
             except UnreadableError as error:
-                problems.append(str(error))
-    return found, problems
+                problems[source.name] = str(error).removeprefix(f"{source.name}: ")
+    return found
 
 
 def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
@@ -102,14 +222,13 @@ def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
     )
 
 
-def _saved_findings(log: Log) -> tuple[list[Finding], list[str]]:
-    """The findings of saved reports among the sources of a log, and why some could not be read."""
+def _saved_findings(log: Log, problems: dict[str, str]) -> list[Finding]:
+    """The findings of saved reports among the sources of a log; `problems` get why some could not be read."""
     found: list[Finding] = []
-    problems = []
     for source in log.sources:
         if source.kind is InputKind.REPORT:
             try:
                 found += findings_in(text_of(Path(source.name)))
             except (UnreadableError, ValueError) as error:
-                problems.append(str(error) if isinstance(error, UnreadableError) else f"{source.name}: {error}")
-    return found, problems
+                problems[source.name] = str(error).removeprefix(f"{source.name}: ")
+    return found

@@ -59,7 +59,10 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
                     for n in nodes.nodes[:MOST_SENT]
                 ),
                 links=_extremes(nodes),
-                expected=len(nodes.nodes),
+                expected=nodes.joined_count + nodes.absent_count,
+                joined=nodes.joined_count,
+                absent=nodes.absent,
+                absent_count=nodes.absent_count,
             )
         ),
         "findings": [encode(each) for each in outcome.findings],

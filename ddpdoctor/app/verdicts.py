@@ -16,7 +16,7 @@ from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.findings import Finding, NodeCommand, Severity, Where
 from ddpdoctor.rules import CauseScope, Rule, loaded
 from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_differs
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 MOST_NAMED = 6
+MOST_COMMANDS = 16
 _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
 
 
@@ -105,9 +106,12 @@ def judge_nodes(
     found = [(node, each) for node, each in own if each is not None]
     outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
-    outcome.add(judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)]))
+    together = judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)])
+    seen_by_nodes = {each.code for each in outcome.findings}  # with the place: at the word of a line, or on one host
+    together.findings = [each for each in together.findings if each.where != Where() or each.code not in seen_by_nodes]
+    outcome.add(together)
     across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
-    lines = () if _are_alike(members) else _lines(members, torch)
+    lines = () if _are_alike(members) and not _claim_one_number(nodes) else _lines(members, torch)
     if not lines:
         outcome.passed += [each.code for each in across if members and members[0].line]
     elif len(lines) > 1:
@@ -122,7 +126,11 @@ def judge_nodes(
             if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes)
             else set()
         )
-        told.findings = [_placed(each, nodes.nodes) for each in told.findings if each.code not in known]
+        told.findings = [
+            _placed(_with_commands(each, lines, nodes.nodes), nodes.nodes)
+            for each in told.findings
+            if each.code not in known
+        ]
         told.skipped = []
         outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
         outcome.add(told)
@@ -154,6 +162,30 @@ def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
 def _are_alike(members: Sequence[Member]) -> bool:
     """Whether the lines say the same but for each node's own number: the usual case, in which none needs parsing."""
     return len({_likeness(member.line) for member in members}) == 1
+
+
+def _claim_one_number(nodes: Nodes) -> bool:
+    numbers = [node.node_rank for node in nodes.nodes if node.form == Form.STATIC]
+    return len(set(numbers)) < len(numbers)
+
+
+def _with_commands(finding: Finding, lines: Sequence[LaunchLine], nodes: Sequence[Node]) -> Finding:
+    """The finding with the corrected line of each node that has one."""
+    changed = list(dict.fromkeys(edit.line for edit in finding.line_edits))
+    commands = (finding.fix_command or "").split("\n")
+    if not finding.fix_command or len(changed) != len(commands):
+        return finding
+    named = [(nodes[lines[at].node or 0], command) for at, command in zip(changed, commands, strict=True)]
+    return replace(finding, fix_commands=tuple(NodeCommand(_title(node, nodes), command) for node, command in named))
+
+
+def _title(node: Node, nodes: Sequence[Node]) -> str:
+    """How a command names its node: by the host where no other node has the same, else by its number."""
+    is_only = sum(each.host == node.host for each in nodes) == 1
+    if is_only or node.node_rank is None:
+        return node.host
+    twins = sum((each.host, each.node_rank) == (node.host, node.node_rank) for each in nodes)
+    return f"node {node.node_rank}" if twins == 1 else f"one of the nodes with --node-rank {node.node_rank}"
 
 
 def _likeness(line: Mapping[str, Any]) -> str:
@@ -217,8 +249,17 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
         who = "on all nodes" if len(nodes) == count else f"on {shown}"
         where = replace(first.where, host=hosts[0] if len(hosts) == 1 else None, node_rank=None, rank=None)
         ranks = () if len(nodes) == count else _ranks(nodes)
-        found.append(replace(first, about=who, where=where, ranks=ranks))
+        commands = _commands_of(group, is_all=len(nodes) == count)
+        found.append(replace(first, about=who, where=where, ranks=ranks, fix_commands=commands))
     return found
+
+
+def _commands_of(group: Sequence[tuple[Node, Finding]], *, is_all: bool) -> tuple[NodeCommand, ...]:
+    """What to type on which of the nodes that have one finding: they may differ, as the names of interfaces do."""
+    told = {_title(node, [n for n, _ in group]): each.fix_command for node, each in group if each.fix_command}
+    if is_all and len(told) > 0 and len(set(told.values())) == 1:
+        return (NodeCommand("all nodes", next(iter(told.values()))),)
+    return tuple(NodeCommand(on, command) for on, command in told.items())[:MOST_COMMANDS]
 
 
 def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:

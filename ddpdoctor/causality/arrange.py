@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.causality.graph import CausalGraph
+from ddpdoctor.causality.groups import grouped
 from ddpdoctor.findings import Finding, Role, Severity
 
 __all__ = ["arrange", "following", "in_order"]
@@ -33,11 +34,12 @@ def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, .
     errors = [i for i, f in enumerate(placed) if _is_error(f)]
     if errors and not any(placed[i].role is Role.CAUSE for i in errors):
         placed.insert(0, replace(placed.pop(errors[0]), role=Role.CAUSE, caused_by=None))
-    return tuple(placed)
+    return grouped(placed)
 
 
 def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: bool = True) -> list[Finding]:
-    """The findings; those that an error about the same host, or about all hosts, declares to explain become consequences.
+    """The findings, those marked as consequences that an error about the same host, or about all, declares to explain; of two
+    findings about GPUs, only about the same one.
 
     Args:
         findings: stamped findings.
@@ -57,9 +59,10 @@ def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: b
 
 def _declared_cause(finding: Finding, errors: Iterable[Finding], graph: CausalGraph) -> str | None:
     hosts: dict[str, list[str | None]] = {}
-    for error in errors:
-        if finding.code in graph.effects(error.code):
-            hosts.setdefault(error.code, []).append(error.where.host)
+    for each in errors:
+        is_other_gpu = None not in (each.where.gpu, finding.where.gpu) and each.where.gpu != finding.where.gpu
+        if finding.code in graph.effects(each.code) and not is_other_gpu:
+            hosts.setdefault(each.code, []).append(each.where.host)
     host = finding.where.host
     return graph.first(code for code, affected in hosts.items() if host in (*affected, None) or affected == [None])
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ddpdoctor.causality.arrange import in_order
 from ddpdoctor.causality.graph import CausalGraph
-from ddpdoctor.facts.log import Log
+from ddpdoctor.causality.groups import grouped
+from ddpdoctor.facts.log import JobOutcome, Log
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker
 from ddpdoctor.logs.distances import FAR_LINES
 from ddpdoctor.logs.history import history_of
@@ -29,6 +30,8 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
         log: the log that they are about.
     """
     found = list(findings)
+    if history_of(log).outcome is JobOutcome.INTERRUPTED:
+        found = _after_interruption(found, graph)
     if not history_of(log).has_failed and not any(_can_lead(f, graph) for f in found):
         found = [
             _softened(f, graph, log) if graph.kind(f.code) == "consequence" and f.role is None else f for f in found
@@ -40,7 +43,26 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
     if scheduled is not None:
         first, leading = scheduled, (-1, False)  # before every stage
     placed = [_with_role(f, graph, leading, first) for f in found]
-    return tuple(sorted(placed, key=lambda f: (*in_order(f), graph.position(f.code), _is_long_ago(f, log), f.code)))
+    return grouped(sorted(placed, key=lambda f: (*in_order(f), graph.position(f.code), _is_long_ago(f, log), f.code)))
+
+
+def _after_interruption(found: list[Finding], graph: CausalGraph) -> list[Finding]:
+    """The findings of a job that somebody interrupted: everything that is told of its end follows from that."""
+    by = next((f for f in found if graph.speaker(f.code) is Speaker.PERSON), None)
+    if by is None:
+        return found
+    hung = (CausalStage.OUT_OF_TIME, CausalStage.HANG)  # ranks that had waited for long before they were interrupted
+    late = [
+        f
+        for f in found
+        if f is not by
+        and (graph.kind(f.code) == "consequence" or graph.stage(f.code) >= CausalStage.DEATH)
+        and graph.stage(f.code) not in hung
+    ]
+    return [
+        replace(f.decided(), severity=Severity.NOTE, role=Role.CONSEQUENCE, caused_by=by.code) if f in late else f
+        for f in found
+    ]
 
 
 LOST_A_PEER = (Speaker.SURVIVOR, Speaker.STORE_CLIENT)

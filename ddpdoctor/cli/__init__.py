@@ -15,6 +15,8 @@ from ddpdoctor.system.selfexec import open_missing_streams
 __all__ = ["main"]
 
 INTERRUPTED = 128 + signal.SIGINT
+COMPLETION_VARIABLE = "_DDPDOCTOR_COMPLETE"
+"""Set by the completion script of a shell, which asks what may stand at the end of a command line."""
 ENDED = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
-        code = _say("interrupted", INTERRUPTED)
+        code = _say("ddpdoctor: interrupted", INTERRUPTED)
     except _EndedBySignal as ended:
         code = 128 + ended.args[0]
     except OSError as error:
@@ -50,10 +52,18 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
 
 
 def _run(words: list[str]) -> int:
-    if words == ["--version"]:  # asked for by scripts and images: answered without building the whole application
+    if words in (
+        ["--version"],
+        ["-V"],
+    ):  # asked for by scripts and images: answered without building the whole application
         from ddpdoctor import __version__
 
         print(f"ddpdoctor {__version__}")
+        return 0
+    if COMPLETION_VARIABLE in os.environ:
+        from ddpdoctor.cli.completion import candidates
+
+        print(*candidates(words), sep="\n")
         return 0
     if words[:1] == ["check"]:
         from ddpdoctor.app import early_probe
@@ -90,7 +100,7 @@ def _leave(code: int) -> NoReturn:
 
 def _say(text: str, code: int) -> int:
     try:
-        print(f"ddpdoctor: {text}", file=sys.stderr)
+        print(text, file=sys.stderr)
     except OSError:
         pass  # standard error is closed: the exit code remains
     return code
@@ -99,7 +109,7 @@ def _say(text: str, code: int) -> int:
 def _cannot_write(error: OSError) -> int:
     # Whoever reads a file turns its OSError into a sentence there; what gets here is standard output, or a bug.
     if error.filename is None and not os.environ.get("DDPDOCTOR_TRACEBACK"):
-        return _say(f"cannot go on: {error.strerror or error}", 3)
+        return _say(f"error: standard output: {error.strerror or error}", 3)
     return _confess(error)
 
 
@@ -109,7 +119,7 @@ def _confess(error: Exception) -> int:
 
         traceback.print_exc()
     return _say(
-        f"internal error: {type(error).__name__}: {error}\n"
+        f"error: internal error: {type(error).__name__}: {error}\n"
         "This is a bug in ddpdoctor, not in the job. DDPDOCTOR_TRACEBACK=1 shows where.",
         3,
     )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
-from typing import Annotated
+from typing import Any
 
 import typer
 
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.app.settings import Settings, read_settings
 from ddpdoctor.cli.conversion import Command, CommandGroup
-from ddpdoctor.cli.options import CommandLineError, WrongOption, WrongUse, with_shared_options
+from ddpdoctor.cli.help import TAKE_A_LAUNCH
+from ddpdoctor.cli.options import CommandLineError, Invocation, WrongOption, WrongUse, with_shared_options
+from ddpdoctor.cli.wrong_use import unknown_command, wording
 
-__all__ = ["COMMANDS", "run"]
+__all__ = ["COMMANDS", "application", "run"]
 
-TAKE_A_LAUNCH = ("check", "lint", "run")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "python", "python3", "torchx")
 
 COMMANDS = {
@@ -35,19 +38,23 @@ COMMANDS = {
 }
 """The module of each command's function, by the command's name, which is the function's as well."""
 
+MANUAL = ("explain", "rules", "collect")
+"""The commands that write no report: a format in the settings is not for them."""
+
 
 def run(words: Sequence[str]) -> int:
     """Run one command line; what follows the first `--` is the launch command. Returns the exit code."""
     own, launch = _split(list(words))
-    command = typer.main.get_command(_app(own[:1] if own and own[0] in COMMANDS else COMMANDS))
+    if own[:1] == ["help"]:
+        own = [*own[1:2], "--help"]
     try:
+        if not own or own[0] not in COMMANDS:
+            return _without_command(own)
         if launch is not None:
             _check_launch(own, launch)
-        # Not command.main(): it answers closed pipes and Ctrl-C in its own way, and ours are promised.
-        with command.make_context("ddpdoctor", list(own) or ["--help"], obj=launch) as context:
-            result = command.invoke(context)
+        return _invoke(own, launch)
     except typer.Exit as done:
-        return int(done.exit_code) if own else 2
+        return int(done.exit_code)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except UsageError as error:
@@ -55,17 +62,28 @@ def run(words: Sequence[str]) -> int:
     except WrongUse as error:
         return _explain_usage(error, own, launch)
     except CommandLineError as error:
-        error.show(file=sys.stderr)
+        print(f"error: {error.format_message()}", file=sys.stderr)
         return 2
+
+
+def _invoke(own: list[str], launch: tuple[str, ...] | None) -> int:
+    """Run the command that `own` begins with."""
+    is_help = any(word in ("-h", "--help") for word in own)
+    settings = Settings() if is_help else read_settings(os.environ)
+    given = {key: value for key, value in settings.values.items() if key != "format" or own[0] not in MANUAL}
+    # Not command.main(): it answers closed pipes and Ctrl-C in its own way, and ours are promised.
+    with application(own[:1]).make_context(
+        "ddpdoctor", list(own), obj=Invocation(launch, settings), default_map={own[0]: given}
+    ) as context:
+        result = context.command.invoke(context)
     return result if isinstance(result, int) else 0
 
 
-def _app(names: Iterable[str]) -> typer.Typer:
-    """The application with these commands."""
+def application(names: Iterable[str]) -> Any:
+    """The application with these commands, as Typer builds it."""
     app = typer.Typer(
         name="ddpdoctor",
         cls=CommandGroup,
-        help="What is wrong with this PyTorch distributed job, where, and what to type instead.",
         add_completion=False,
         no_args_is_help=False,
         pretty_exceptions_enable=False,
@@ -76,17 +94,35 @@ def _app(names: Iterable[str]) -> typer.Typer:
     for name in names:
         module = importlib.import_module(f"ddpdoctor.cli.{COMMANDS[name]}")
         app.command(name, cls=Command)(with_shared_options(getattr(module, name)))
-    return app
+    return typer.main.get_command(app)
 
 
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _root() -> None:
+    """Keeps the commands commands where there is only one; the overview of all is in `help`."""
+
+
+def _without_command(own: list[str]) -> int:
+    """What stands in the place of a command: an option of the program itself, or a mistake."""
+    first = own[0] if own else ""
+    if not own or first in ("-h", "--help"):
+        from ddpdoctor.cli.help import overview
+        from ddpdoctor.cli.output import say
+
+        say(overview())
+        return 0 if own else 2
+    if first in ("-V", "--version"):
         from ddpdoctor import __version__
 
-        typer.echo(f"ddpdoctor {__version__}")
-        raise typer.Exit
+        print(f"ddpdoctor {__version__}")
+        return 0
+    name, _, shell = first.partition("=")
+    if name in ("--install-completion", "--show-completion"):
+        from ddpdoctor.cli.completion_scripts import install, script
+
+        wanted = shell or "".join(own[1:2])
+        print(script(wanted) if name == "--show-completion" else install(wanted))
+        return 0
+    raise UsageError(unknown_command(first, own, COMMANDS))
 
 
 def _split(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
@@ -97,20 +133,19 @@ def _split(words: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
 
 
 def _check_launch(own: list[str], launch: tuple[str, ...]) -> None:
-    name = next((word for word in own if not word.startswith("-")), "")
-    if name not in TAKE_A_LAUNCH:
-        raise UsageError(f"{name or 'ddpdoctor'} takes no launch line after --; {', '.join(TAKE_A_LAUNCH)} do")
+    if own[0] not in TAKE_A_LAUNCH:
+        raise UsageError(f"`{own[0]}` takes no launch command after `--`; {', '.join(TAKE_A_LAUNCH)} do")
     if not launch:
-        raise UsageError(f"nothing stands after --; expected a launch line: ddpdoctor {name} -- torchrun …")
+        raise UsageError(f"nothing after `--`; expected a launch command: ddpdoctor {own[0]} -- torchrun …")
 
 
-def _explain_usage(error: WrongUse, own: list[str], launch: tuple[str, ...] | None) -> int:
-    message = error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ")
-    print(f"ddpdoctor: {message}", file=sys.stderr)
+def _explain_usage(error: Any, own: list[str], launch: tuple[str, ...] | None) -> int:
+    """One line that says what is wrong; a launch command without its `--` is given back corrected."""
+    from ddpdoctor.render.plain import printable
+
+    print(f"error: {printable(wording(error, own))}", file=sys.stderr)
     at = next((i for i, word in enumerate(own) if i and PurePath(word).name in LAUNCHERS), None)
     if launch is None and at is not None and own[0] in TAKE_A_LAUNCH:
-        print("A launch line goes after two dashes:", file=sys.stderr)
+        print("A launch command goes after two dashes:", file=sys.stderr)
         print(shlex.join(["ddpdoctor", *own[:at], "--", *own[at:]]), file=sys.stderr)
-    elif error.ctx is not None:
-        print(f"See: {error.ctx.command_path} --help", file=sys.stderr)
     return 2

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.options import JoinTimeout
 
 __all__ = ["check"]
 
@@ -16,12 +16,7 @@ def check(
     request: Request,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Do not start ranks.")] = False,
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Judge and probe this node alone.")] = False,
-    join_timeout: Annotated[
-        float,
-        typer.Option(
-            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
-        ),
-    ] = 30.0,
+    join_timeout: JoinTimeout = 30.0,
     write_nodes: Annotated[
         str | None,
         typer.Option(

@@ -33,7 +33,7 @@ def collect(
     if path is None:
         sys.stdout.write(collected.text)
     for failure in failures:
-        print(f"ddpdoctor: could not {failure}", file=sys.stderr)
+        print(f"error: could not {failure}", file=sys.stderr)
     if path is not None and not failures and not request.quiet:
         print(f"facts written to {path}; judge them anywhere:\nddpdoctor check --facts {path}", file=sys.stderr)
     return 3 if failures else 0

@@ -14,6 +14,8 @@ from typing import Any, get_args
 import typer.core
 
 from ddpdoctor.app.request import FailOn, Format
+from ddpdoctor.cli.help import EXAMPLES, TAKE_A_LAUNCH
+from ddpdoctor.cli.options import COMMON, SHARED_OPTIONS
 
 __all__ = ["Command", "CommandGroup"]
 
@@ -34,7 +36,30 @@ class _Quick:
 
 
 class Command(_Quick, typer.core.TyperCommand):
-    """A command."""
+    """A command, whose help shows its own options first, those of all commands after them, and examples."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        launch = TAKE_A_LAUNCH.get(self.name or "")
+        return [*super().collect_usage_pieces(ctx), *([launch] if launch else [])]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The sections of the help; called by Typer."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], COMMON: []}
+        for each in self.get_params(ctx):
+            row = each.get_help_record(ctx)
+            is_common = each.name in SHARED_OPTIONS or each.name == "help"
+            kind = "Arguments" if each.param_type_name == "argument" else COMMON if is_common else "Options"
+            sections[kind] += [row] if row is not None else []
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The examples; called by Typer."""
+        lines = EXAMPLES.get(self.name or "", ())
+        if lines:
+            formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in lines))
 
 
 class CommandGroup(_Quick, typer.core.TyperGroup):
@@ -45,7 +70,8 @@ def _value(parameter: Any, convert: Callable[[Any, Any], Any], is_words: bool, c
     if isinstance(value, (Format, FailOn, float)):
         return value
     if parameter.nargs != 1 or getattr(parameter, "multiple", False):
-        return tuple(value or ()) if is_words else convert(context, value)
+        is_missing = parameter.required and not value
+        return tuple(value or ()) if is_words and not is_missing else convert(context, value)
     if value is None:
         return convert(context, value) if parameter.required else None
     return value if is_words and isinstance(value, str) else convert(context, value)

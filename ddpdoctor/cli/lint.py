@@ -22,7 +22,7 @@ def lint(
         typer.Argument(metavar="[FILE]…", help="Scripts, notebooks, folders of them, sbatch files, manifests."),
     ] = None,
     node: Annotated[
-        list[str] | None, typer.Option("--node", metavar="LINE", help="The launch line of one node; once a node.")
+        list[str] | None, typer.Option("--node", metavar="LINE", help="The launch line of one node; once per node.")
     ] = None,
     torch: Annotated[
         str | None, typer.Option("--torch", metavar="VERSION", help="The torch that reads the line, such as 2.13.")
@@ -30,8 +30,13 @@ def lint(
     diff: Annotated[
         bool, typer.Option("--diff", help="Print the corrections of scripts as a patch for git apply or patch -p1.")
     ] = False,
+    show_processes: Annotated[
+        bool, typer.Option("--show-processes", help="Print the processes that it would start, host by host.")
+    ] = False,
 ) -> int:
-    """Judge a launch line (after --), one line a node, or files, before anything starts."""
+    """Judge a launch line (after --), one line per node, or files, before anything starts."""
+    if show_processes:
+        return _show_processes(request, files or [], node or [], torch)
     from ddpdoctor.app.lint import LintInputs, lint_inputs
     from ddpdoctor.cli.output import emit, has_colour, width
     from ddpdoctor.cli.screens.lint import draw
@@ -44,6 +49,19 @@ def lint(
     return emit(report, request, draw(facts, width=width(), colour=has_colour(request)))
 
 
+def _show_processes(request: Request, files: list[str], nodes: list[str], torch: str | None) -> int:
+    """The table of imagined processes, or their JSON."""
+    from ddpdoctor.app.imagined_processes import imagined_processes
+    from ddpdoctor.cli.output import emit_text, has_colour, width
+    from ddpdoctor.cli.screens.processes import as_json, draw
+
+    if request.format not in (Format.table, Format.json):
+        raise UsageError(f"--show-processes with --format {request.format.value}: expected table or json")
+    jobs = imagined_processes(request, files, nodes, torch)
+    text = as_json(jobs) if request.format is Format.json else None
+    return 0 if emit_text(draw(jobs, width=width(), colour=has_colour(request)), text, request) else 3
+
+
 def _show_patch(report: Report, request: Request) -> int:
     """The patch alone on standard output, how much it corrects on standard error, the report in --output."""
     from ddpdoctor.app.patch import patch
@@ -53,10 +71,10 @@ def _show_patch(report: Report, request: Request) -> int:
     sys.stdout.flush()
     sys.stdout.buffer.write(text)
     for failure in failures:
-        print(f"ddpdoctor: {failure}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
     if not request.quiet:
         total = len(report.findings)
-        print(f"ddpdoctor: {count} of {total} findings corrected; without --diff all are told", file=sys.stderr)
+        print(f"ddpdoctor: {count} of {total} findings corrected; without --diff all are shown", file=sys.stderr)
     written = True
     if request.output is not None:
         written = emit_text("", as_file(report, request), request)

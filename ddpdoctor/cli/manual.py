@@ -1,4 +1,4 @@
-"""`ddpdoctor explain CODE` and `ddpdoctor rules`: the manual, from the rules' own docstrings."""
+"""`ddpdoctor explain WORD` and `ddpdoctor rules`: the manual, from the rules' own docstrings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from ddpdoctor.rules import AREAS
 __all__ = ["explain", "rules"]
 
 FORMATS = (Format.table, Format.markdown, Format.json)
+MOST_MATCHES = 20
 
 
-def explain(request: Request, code: Annotated[str, typer.Argument(metavar="CODE-or-name")]) -> int:
-    """The manual page of one finding."""
-    from ddpdoctor.app.rule_selection import rule_named
+def explain(
+    request: Request,
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORD…", help="A code, a name, words, or the text of an error.")
+    ],
+) -> int:
+    """The manual page of a rule; a list of rules when several match the words or the text of an error."""
+    from ddpdoctor.app.rule_search import search
     from ddpdoctor.render import manual
 
-    found = rule_named(code)
-    return _show(request, lambda form, width: manual.page(found, form, width))
+    found = search(" ".join(words))
+    if len(found) == 1:
+        return _show(request, lambda form, width: manual.page(found[0], form, width))
+    return _show(request, lambda form, width: manual.matches(found, form, width, MOST_MATCHES))
 
 
 def rules(request: Request) -> int:
@@ -38,6 +46,6 @@ def _show(request: Request, write: Callable[[str, int], str]) -> int:
 
     if request.format not in FORMATS:
         allowed = ", ".join(form.value for form in FORMATS)
-        raise UsageError(f"--format {request.format.value} is for reports; the manual is written as {allowed}")
+        raise UsageError(f"--format {request.format.value!r} is for reports; expected {allowed}")
     text = None if request.format is Format.table else write(request.format.value, WIDEST)
     return 0 if emit_text(write("table", width()), text, request) else 3

@@ -5,17 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ddpdoctor.app.request import FailOn, Format, Request, UsageError, seconds
+from ddpdoctor.app.request import FailOn, Format, Request, UsageError, default_timeout, seconds
+from ddpdoctor.app.settings import Settings
 from ddpdoctor.cli.progress import ConsoleListener
 
 __all__ = [
+    "COMMON",
+    "SHARED_OPTIONS",
     "CommandLineError",
+    "Invocation",
+    "JoinTimeout",
     "WrongOption",
     "WrongUse",
     "seconds_option",
@@ -45,31 +50,72 @@ def seconds_option(given: str | float) -> float:
         raise WrongOption(str(error)) from None
 
 
+JoinTimeout = Annotated[
+    float,
+    typer.Option(
+        "--join-timeout",
+        metavar="SECONDS",
+        parser=seconds_option,
+        show_default="30",
+        help="How long to wait for the other nodes.",
+    ),
+]
+"""The option of the commands that wait for other nodes."""
+
+
+def _one_of(kind: type[Format] | type[FailOn]) -> str:
+    words = [each.value for each in kind]
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+COMMON = "Common options"
+"""The heading of the options that all commands share, in the help of one."""
+
 SHARED_OPTIONS: dict[str, Any] = {
-    "format": Annotated[Format, typer.Option("--format", help="How the report is written.")],
+    "format": Annotated[
+        Format, typer.Option("--format", metavar="FORMAT", help=f"How the report is written: {_one_of(Format)}.")
+    ],
     "output": Annotated[
         Path | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Write the report to FILE; the table still goes to the terminal."
-        ),
+        typer.Option("--output", metavar="FILE", help="Write the report to FILE; the terminal still gets the table."),
     ],
     "select": Annotated[
-        str | None, typer.Option("--select", metavar="PREFIX,…", help="Judge only these codes (ENV, NET001, …).")
+        str | None, typer.Option("--select", metavar="PREFIX,…", help="Only rules with these codes (ENV, NET001, …).")
     ],
-    "ignore": Annotated[str | None, typer.Option("--ignore", metavar="PREFIX,…", help="Leave these codes out.")],
-    "fail_on": Annotated[FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")],
+    "ignore": Annotated[str | None, typer.Option("--ignore", metavar="PREFIX,…", help="No rules with these codes.")],
+    "fail_on": Annotated[
+        FailOn,
+        typer.Option(
+            "--fail-on", metavar="LEVEL", help=f"Lowest severity that makes the exit code 1: {_one_of(FailOn)}."
+        ),
+    ],
     "facts": Annotated[
         Path | None,
-        typer.Option("--facts", metavar="FILE", help="Judge facts that `ddpdoctor collect` saved, not this machine."),
+        typer.Option("--facts", metavar="FILE", help="Judge facts saved by `ddpdoctor collect`, not this machine."),
     ],
-    "timeout": Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", parser=seconds_option, help="Upper bound of the whole command."),
+    "timeout": None,
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Only findings: no progress, no summary.")],
+    "verbose": Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also harmless messages, evidence and counts of rules.")
     ],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Only findings; no progress, no summary.")],
-    "no_color": Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")],
+    "no_color": Annotated[bool, typer.Option("--no-color", help="No colors (as with NO_COLOR).")],
 }
-"""The fields of `Common` as Typer shows them, in their order."""
+"""The fields of `Request` as Typer shows them; the default of `timeout` is each command's own."""
+
+
+def _timeout(command: str) -> Any:
+    limit = default_timeout(command)
+    default = "none" if limit is None else f"{limit:g} s"
+    text = f"Time limit of the whole command; default: {default}."
+    return Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", parser=seconds_option, help=text)]
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What a command gets besides its options: the launch command after `--`, and the settings of the files."""
+
+    launch: tuple[str, ...] | None = None
+    settings: Settings = field(default_factory=Settings)
 
 
 def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -80,26 +126,40 @@ def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def call(context: typer.Context, **given: Any) -> int:
         options = {f.name: given.pop(f.name) for f in shared}
-        listener = ConsoleListener(is_quiet=options["quiet"])
-        request = Request(**options, launch=context.obj, listener=listener)
         try:
-            return command(_with_target(request), **given)
+            return command(_request(options, context.obj or Invocation()), **given)
         except UsageError as error:
             raise WrongOption(str(error)) from None
 
+    annotations = {**SHARED_OPTIONS, "timeout": _timeout(command.__name__)}
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
         *(
-            inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=SHARED_OPTIONS[f.name]
-            )
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=annotations[f.name])
             for f in shared
         ),
     ]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+def _request(options: dict[str, Any], invocation: Invocation) -> Request:
+    """The request of these options, all of which are checked before any work is done."""
+    given, settings = options["ignore"], invocation.settings
+    if options["quiet"] and options["verbose"]:
+        raise UsageError("--quiet and --verbose contradict each other; expected one of them")
+    if options["select"] is not None or given is not None:
+        from ddpdoctor.app.rule_selection import prefixes
+
+        prefixes("--select", options["select"])
+        prefixes("--ignore", given)
+    listener = ConsoleListener(is_quiet=options["quiet"])
+    for warning in settings.warnings:
+        listener.warning(warning)
+    options = {**options, "ignore": settings.ignored(given)}
+    return _with_target(Request(**options, launch=invocation.launch, listener=listener))
 
 
 def _with_target(request: Request) -> Request:

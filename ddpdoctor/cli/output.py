@@ -36,7 +36,8 @@ def emit(report: Report, request: Request, tables: str = "", below: str = "") ->
     and standard output the table. `tables` (the facts of a part) and `below` belong to the table format: they stand
     above and below the findings.
     """
-    table = render(report, "table", width=width(), colour=has_colour(request), quiet=request.quiet)
+    looks = {"quiet": request.quiet, "verbose": request.verbose}
+    table = render(report, "table", width=width(), colour=has_colour(request), **looks)
     text = None
     if request.format is not Format.table or request.output is not None:
         text = as_file(report, request)
@@ -59,7 +60,9 @@ def emit_shortly(report: Report, request: Request) -> int:
 
 def as_file(report: Report, request: Request) -> str:
     """The report in the chosen format, as a file holds it: a table 100 columns wide, without colours."""
-    options = {"width": WIDEST} if request.format is Format.table else {}
+    options: dict[str, object] = {"width": WIDEST} if request.format is Format.table else {}
+    if request.format in (Format.table, Format.concise):
+        options["verbose"] = request.verbose
     return render(report, request.format.value, **options)
 
 
@@ -86,7 +89,7 @@ def emit_text(table: str, text: str | None, request: Request) -> bool:
     say(table)
     if failure is not None:
         sys.stdout.flush()
-        print(f"ddpdoctor: {failure}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
     return failure is None
 
 

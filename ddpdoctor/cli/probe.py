@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.options import JoinTimeout
 
 __all__ = ["probe"]
 
@@ -50,12 +50,7 @@ def probe(
     baseline: Annotated[
         str | None, typer.Option("--baseline", metavar="FILE", help="Compare with a kept one (node 0 reads it).")
     ] = None,
-    join_timeout: Annotated[
-        float,
-        typer.Option(
-            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
-        ),
-    ] = 30.0,
+    join_timeout: JoinTimeout = 30.0,
 ) -> int:
     """Start ranks on this node (the same line on every node, with its --node-rank) and probe them."""
     from ddpdoctor.app.probe import ProbeOptions, probe_ranks

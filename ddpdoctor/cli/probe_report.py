@@ -6,6 +6,7 @@ A process of its own, so that the supervisors stay small: the rules, Typer and r
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,17 +34,19 @@ def report(order: dict[str, Any]) -> int:
 def _request(order: dict[str, Any]) -> Request:
     """The options of the probe's own command line."""
     from ddpdoctor.app.request import FailOn, Format, Request
+    from ddpdoctor.app.settings import read_settings
     from ddpdoctor.cli.progress import ConsoleListener
 
-    options = order["options"]
+    options, settings = order["options"], read_settings(os.environ)
     is_quiet = options["quiet"] or not order["is_head"]
     return Request(
         format=Format(options["format"]),
         output=Path(options["output"]) if options["output"] else None,
-        select=options["select"],
-        ignore=options["ignore"],
+        select=options["select"] or settings.values.get("select"),  # type: ignore[arg-type]
+        ignore=settings.ignored(options["ignore"]),
         fail_on=FailOn(options["fail_on"]),
         quiet=is_quiet,
+        verbose=options.get("verbose", False),
         no_color=options["no_color"],
         listener=ConsoleListener(is_quiet=is_quiet),
     )
@@ -55,7 +58,7 @@ def _from_stdin() -> int:
     try:
         return report(json.load(sys.stdin))
     except UsageError as error:  # what only the rules can refuse, such as --select with a prefix that no code has
-        print(f"ddpdoctor: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
 
 

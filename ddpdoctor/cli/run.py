@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import seconds_option
+from ddpdoctor.cli.options import JoinTimeout
 from ddpdoctor.system.timeouts import CallTimeout
 
 if TYPE_CHECKING:
@@ -24,12 +24,7 @@ def run(
     no_check: Annotated[bool, typer.Option("--no-check", help="Start the job at once.")] = False,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Check without starting ranks.")] = False,
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node alone.")] = False,
-    join_timeout: Annotated[
-        float,
-        typer.Option(
-            "--join-timeout", metavar="SECONDS", parser=seconds_option, help="How long to wait for the other nodes."
-        ),
-    ] = 30.0,
+    join_timeout: JoinTimeout = 30.0,
 ) -> int:
     """Check, then run the job with its own terminal, signals and exit code; when it fails, say why."""
     from ddpdoctor.app.run import RunOptions, run_job
@@ -42,7 +37,7 @@ def run(
             _show_triage(request, end)
         except Exception as error:  # a fault of ours included: the exit code stays the job's
             why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
-            print(f"\nddpdoctor: the job ended with exit code {end.code}; no triage of it: {why}", file=sys.stderr)
+            print(f"\nerror: no triage of the job, which ended with exit code {end.code}: {why}", file=sys.stderr)
     return end.code
 
 
@@ -56,7 +51,8 @@ def _show_triage(request: Request, end: JobEnd) -> None:
     diagnosis = diagnose(request, end)
     report = diagnosis.report
     colour = has_colour(request, sys.stderr)
-    text = render(report, "table", width=WIDEST, colour=colour, quiet=request.quiet)
+    looks = {"quiet": request.quiet, "verbose": request.verbose}
+    text = render(report, "table", width=WIDEST, colour=colour, **looks)
     if not report.findings:
         text = "Nothing that it left says why: rerun it with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL\n"
     kept = "it printed nothing" if diagnosis.output is None else f"its output is kept in {diagnosis.output}"
@@ -68,4 +64,4 @@ def _show_triage(request: Request, end: JobEnd) -> None:
     try:
         write_file(request.output, as_file(report, request))
     except CannotWriteError as error:
-        print(f"ddpdoctor: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)

@@ -17,13 +17,13 @@ def triage(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
     ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only this job of several.")] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
-    from ddpdoctor.app.triage import triaged
+    from ddpdoctor.app.triage_reading import triage_inputs
     from ddpdoctor.cli.output import emit
 
     started = time.time()
     if not paths:
-        raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
-    report, _ = triaged(paths, request, started=started)
-    return emit(report, request)
+        raise UsageError("nothing to read; expected log files, folders, dumps, or - for standard input")
+    return emit(triage_inputs(paths, request, started=started, job=job), request)

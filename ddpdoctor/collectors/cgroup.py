@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -39,13 +40,16 @@ def read_cgroup(root: Root) -> Cgroup | None:
     """The limits of the group of this process; None when no cgroup hierarchy is visible.
 
     Raises:
-        OSError: /proc/self/cgroup or /proc/self/mountinfo cannot be read.
+        OSError: /proc/self/cgroup, /proc/self/mountinfo or the hierarchy that is mounted cannot be read.
     """
     groups = dict(_own_groups(root.text("/proc/self/cgroup")))
     mounts = list(_mounts(root.text("/proc/self/mountinfo")))
     folders = {name: _folders(root, name, groups, mounts) for name in CONTROLLERS}
     if not any(levels for _, levels in folders.values()):
         return None
+    points = {each[-1]: None for _, each in folders.values() if each}
+    if not any(root.names(point) for point in points):
+        raise OSError(errno.EACCES, "the control groups cannot be read", next(iter(points)))
     version, memory = folders["memory"]
     limit = _tightest(_memory(root, version, folder) for folder in memory)
     pids = _tightest(_pids(root, folder) for folder in folders["pids"][1])

@@ -67,7 +67,7 @@ def collect(machine: Machine, kernel: Kernel | None = None) -> Host:
         gaps.add("cgroup", "no cgroup is mounted", Why.NOT_HERE)
     facts: dict[str, Any] = {
         **_memory(root, gaps),
-        **_numa(root),
+        **_numa(root, gaps),
         **_shm(machine, kernel, gaps, is_container),
         **(_own(machine, kernel, gaps, is_container) if kernel else _unasked(gaps)),
     }
@@ -85,7 +85,15 @@ def collect(machine: Machine, kernel: Kernel | None = None) -> Host:
 
 
 def _unasked(gaps: _Gaps) -> dict[str, Any]:
-    for name in ("cpus_allowed", "limits", "temporary_folder", "clock_is_synchronised", "numa_calls_allowed", "logind"):
+    for name in (
+        "cpus_allowed",
+        "limits",
+        "temporary_folder",
+        "extension_locks",
+        "clock_is_synchronised",
+        "numa_calls_allowed",
+        "logind",
+    ):
         gaps.add(name, CAPTURED, Why.NOT_HERE)
     return {}
 
@@ -132,9 +140,13 @@ def _cpus_online(root: Root, gaps: _Gaps) -> int | None:
     return count or None
 
 
-def _numa(root: Root) -> dict[str, Any]:
+def _numa(root: Root, gaps: _Gaps) -> dict[str, Any]:
     folder = "/sys/devices/system/node"
     indices = sorted(int(name[4:]) for name in root.names(folder) if re.fullmatch(r"node\d+", name))
+    if not indices:
+        is_shown = bool(root.names("/sys/devices/system")) and not root.exists(folder)
+        why = Why.NOT_HERE if is_shown else Why.UNANSWERED
+        gaps.add("numa_nodes", "this kernel shows no NUMA nodes" if is_shown else f"{folder} cannot be read", why)
     balancing = root.number("/proc/sys/kernel/numa_balancing")
     return {
         "numa_nodes": tuple(_numa_node(root, folder, index) for index in indices),
@@ -153,7 +165,7 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
     mount = mount_of(root, "/dev/shm")
     is_own = mount is not None and mount[0] == "/dev/shm"
     found: dict[str, Any] = {
-        "shm_kind": mount[1] if mount and is_own else "folder" if root.exists("/dev/shm") else "missing",
+        "shm_kind": mount[1] if mount and is_own else _kind_of_folder(root, "/dev/shm"),
         "shm_leftovers": gaps.ask("shm_leftovers", lambda: shm_leftovers(root, not is_container)) or (),
     }
     if kernel is None:
@@ -167,6 +179,17 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
         gaps.add("shm_total_bytes", "/dev/shm did not respond")
         return found
     return {**found, "shm_total_bytes": space.total_bytes, "shm_free_bytes": space.free_bytes}
+
+
+def _kind_of_folder(root: Root, path: str) -> str | None:
+    """`folder`, or `missing` where it surely does not exist; None where it cannot be looked at."""
+    try:
+        os.stat(root.at(path))
+    except FileNotFoundError:
+        return "missing"
+    except OSError:
+        return None
+    return "folder"
 
 
 def _user_threads(root: Root, user: int, limits: Limits) -> int | None:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
 
-__all__ = ["LaunchFiles", "read_files", "shell_error"]
+__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
 
 MAX_BYTES = 1 << 20
 """The size limit: launch scripts and manifests are far smaller."""
+HEAD_BYTES = 200
 CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
+_LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
 _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 
 
@@ -31,12 +36,16 @@ _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
-    An empty prefix suppresses every code.
+    An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
+    files start on an imagined cluster, and `left_out` what was not understood of them.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
     silenced: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    inputs: dict[str, ExaminedInput] = field(default_factory=dict)
+    jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
+    left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """Whether a comment on one of these lines suppresses the code."""
@@ -46,7 +55,7 @@ class LaunchFiles:
 def read_files(
     paths: Iterable[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
-    """Read shell scripts, sbatch files and manifests. Other files, and files without a launch, have no lines.
+    """Read shell scripts, sbatch files and manifests. What other files are, and why they give no lines, is in `inputs`.
 
     Args:
         environ: the initial environment of shell scripts; manifests start with an empty one.
@@ -57,17 +66,49 @@ def read_files(
     for path in dict.fromkeys(paths):
         if path.endswith(".py"):
             continue
-        try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            found.failures.append(f"{path}: not read: {error.strerror}")
-            continue
-        if len(data) > MAX_BYTES:
-            found.failures.append(f"{path}: not read: larger than {MAX_BYTES >> 20} MiB")
-        elif b"\0" not in data:
-            _read(path, data.decode("utf-8-sig", "replace"), found, environ, version, cwd, files)
+        text, reason = _text(path, found)
+        if text is None:
+            found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
+        else:
+            found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
     return found
+
+
+def may_hold_launches(path: str) -> bool:
+    """Whether a file that was found in a folder is a shell script or a manifest with a launch, at a quick look."""
+    is_manifest = path.endswith((".yaml", ".yml"))
+    is_named = is_manifest or _SHELL_NAME.search(path) is not None
+    if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+            if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
+                return False
+            text = head + file.read(MAX_BYTES - HEAD_BYTES)
+    except OSError:
+        return False
+    return b"\0" not in text and (b"kind:" in text if is_manifest else _LAUNCHES.search(text) is not None)
+
+
+def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
+    """The text of a file; or None, and why there is none."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            found.failures.append(f"{path}: not read: it is no regular file")
+            return None, "not a regular file"
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        found.failures.append(f"{path}: not read: {error.strerror}")
+        return None, (error.strerror or "not readable").lower()
+    if len(data) > MAX_BYTES:
+        found.failures.append(f"{path}: not read: larger than {MAX_BYTES >> 20} MiB")
+        return None, f"larger than {MAX_BYTES >> 20} MiB"
+    if b"\0" in data:
+        return None, "binary"
+    text = data.decode("utf-8-sig", "replace")
+    return (text, "") if text.strip() else (None, "empty")
 
 
 def _read(
@@ -78,7 +119,7 @@ def _read(
     version: Version,
     cwd: str,
     files: FileLookup,
-) -> None:
+) -> ExaminedInput:
     """The lines of one file, by its kind. The readers of a format are imported only for such files."""
     for row, line in enumerate(text.split("\n"), 1):
         codes = codes_in(line)
@@ -86,13 +127,18 @@ def _read(
             found.silenced[path, row] = codes
     rows = text.split("\n") if "\r\n" in text else ()
     text = text.replace("\r\n", "\n")
+    count = text.count("\n") + (not text.endswith("\n"))
     if _YAML_NAME.search(path):
-        from ddpdoctor.launch.manifests.manifest import lines_of_manifest
+        from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
-    elif _is_shell(path, text):
+        if lines:
+            return ExaminedInput(path, "manifest", lines=count)
+        why = "not YAML" if failures else why_no_launch(path, text)
+        return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
+    if _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
 
@@ -102,6 +148,43 @@ def _read(
         error = shell_error(path, text)
         if error is not None:
             found.failures.append(error)
+        _imagine(path, text, found, environ, version, files)
+        is_understood = bool(lines or found.jobs[path])
+        reason = None if is_understood else "no launch in it that ddpdoctor can read"
+        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
+    return ExaminedInput(
+        path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
+    )
+
+
+def _imagine(
+    path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], version: Version, files: FileLookup
+) -> None:
+    """Execute a shell file on an imagined cluster."""
+    from ddpdoctor.facts.launch.record import Launch
+    from ddpdoctor.launch.evaluator.jobs import jobs_of_run
+    from ddpdoctor.launch.evaluator.launches import run_job_file
+
+    folder = os.path.dirname(os.path.abspath(path))
+    run_of_file = run_job_file(text, path, environ, version, folder, _TextsOnly(files))
+    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version)
+    found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
+
+
+@dataclass(frozen=True)
+class _TextsOnly:
+    """Files that a job file reads itself; where its training script lies on the cluster is not known here."""
+
+    files: FileLookup
+
+    def script(self, path: str) -> None:
+        return None
+
+    def text(self, path: str) -> str | None:
+        return self.files.text(path)
+
+    def is_folder(self, path: str) -> bool:
+        return self.files.is_folder(path)
 
 
 def _is_shell(path: str, text: str) -> bool:

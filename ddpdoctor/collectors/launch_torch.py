@@ -13,7 +13,7 @@ import sys
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, learn, version_of
 from ddpdoctor.system.machine import Machine
 
-__all__ = ["find_torch", "option_table", "torch_of"]
+__all__ = ["find_torch", "option_table", "torch_of", "version_in"]
 
 
 def torch_of(machine: Machine, given: str | None) -> tuple[str, str, str]:
@@ -44,15 +44,18 @@ def _learned(version: str, folder: str) -> bool:
 
 def find_torch(machine: Machine) -> tuple[str, str] | None:
     """Version and folder of the torch whose torchrun would run: the one on PATH, else this Python's. Never imported."""
-    for folder in _torch_folders(machine):
-        try:
-            with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
-                match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", file.read(65536), re.MULTILINE)
-        except OSError:
-            continue
-        if match and version_of(match[1]):
-            return match[1], folder
-    return None
+    found = ((version_in(folder), folder) for folder in _torch_folders(machine))
+    return next(((version, folder) for version, folder in found if version is not None), None)
+
+
+def version_in(folder: str) -> str | None:
+    """The version of the torch in a folder, None where it does not say one."""
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+            match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", file.read(65536), re.MULTILINE)
+    except OSError:
+        return None
+    return match[1] if match and version_of(match[1]) else None
 
 
 def _torch_folders(machine: Machine) -> list[str]:

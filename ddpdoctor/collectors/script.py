@@ -20,6 +20,7 @@ __all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
 
 MAX_BYTES = {".py": 16 << 20, ".ipynb": 128 << 20}
 """Larger files are data, not source. Notebooks contain the images that their cells drew."""
+SUFFIXES = (".py", ".ipynb")
 MAX_BESIDE = 60
 MAX_DEPTH = 4
 SKIPPED = frozenset(
@@ -55,11 +56,15 @@ class ScriptText:
 
 @dataclass(slots=True)
 class Scripts:
-    """The paths to judge, in order; `given` are those that the user named, `failures` those that could not be opened."""
+    """The paths to judge, in order; `given` are those that the user named, `failures` those that could not be opened.
+
+    `others` are, of each folder that was named, the files in it that are neither Python nor notebooks.
+    """
 
     paths: list[str] = field(default_factory=list)
     given: set[str] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
+    others: dict[str, list[str]] = field(default_factory=dict)
 
 
 def is_script(path: str) -> bool:
@@ -75,20 +80,28 @@ def is_script(path: str) -> bool:
         return False  # the reader of other files reports why
 
 
-def find(paths: Iterable[str]) -> Scripts:
-    """The Python files and notebooks that these paths name; folders are searched, each file counts once."""
-    scripts = Scripts()
-    visited: set[str] = set()
+def find(paths: Iterable[str], known: Scripts | None = None) -> Scripts:
+    """The Python files and notebooks that these paths mean; folders are searched, each file is found once.
+
+    Args:
+        known: what was found already; its files come first.
+    """
+    found = known or Scripts()
+    seen = {os.path.realpath(path) for path in found.paths}
     for path in dict.fromkeys(paths):
         inside = os.path.isdir(path)
-        for file in _walk(path, scripts.failures) if inside else (path,):
-            real = os.path.realpath(file)
-            if real not in visited:
-                visited.add(real)
-                scripts.paths.append(file)
+        others = found.others.setdefault(path, []) if inside else []
+        for each in _walk(path, found.failures) if inside else (path,):
+            if inside and not each.endswith(SUFFIXES):
+                others.append(each)
+                continue
+            real = os.path.realpath(each)
+            if real not in seen:
+                seen.add(real)
+                found.paths.append(each)
             if not inside:
-                scripts.given.add(file)
-    return scripts
+                found.given.add(each)
+    return found
 
 
 def _walk(top: str, failures: list[str]) -> Iterator[str]:
@@ -110,7 +123,7 @@ def _walk(top: str, failures: list[str]) -> Iterator[str]:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in SKIPPED and not ignored.matches(os.path.join(base, entry.name), True):
                     folders.append((path, ignored))
-            elif entry.name.endswith((".py", ".ipynb")) and os.path.isfile(path):
+            elif not entry.name.endswith(SUFFIXES) or os.path.isfile(path):
                 files += [] if ignored.matches(os.path.join(base, entry.name), False) else [path]
         yield from files
         waiting += reversed(folders)

@@ -175,12 +175,22 @@ def _packages(search_path: Iterable[str], name: str) -> Iterator[Package]:
                 yield Package(found[1].replace("_", "-"), found[2])
 
 
+def _packages_of(prefix: str) -> Iterator[str]:
+    """The folders of packages of an environment; those of Debian's Python are called otherwise."""
+    yield os.path.join(prefix, "lib", "python3", "dist-packages")
+    for library in ("lib", "lib64", "local/lib"):
+        folder = os.path.join(prefix, library)
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            if re.fullmatch(r"python\d+\.\d+", name):
+                yield from (os.path.join(folder, name, each) for each in ("site-packages", "dist-packages"))
+
+
 def _commands(machine: Machine, gaps: list[Gap]) -> dict[str, Any]:
     """The torchrun and the python that a shell would run, and their environments."""
     path = machine.environ.get("PATH", os.defpath)
     torchrun = shutil.which("torchrun", path=path)
     shell = shutil.which("python", path=path) or shutil.which("python3", path=path) or machine.python
-    prefixes: dict[str, str | None] = {}
+    prefixes: dict[str, str | bool | None] = {}
     for name, ask in (("torchrun_prefix", torchrun), ("shell_prefix", shell)):
         if ask is None:
             continue
@@ -189,4 +199,7 @@ def _commands(machine: Machine, gaps: list[Gap]) -> dict[str, Any]:
             prefixes[name] = environment_of(python) if python else None
         except OSError as error:
             gaps.append(Gap(f"versions.{name}", f"{error.filename}: {error.strerror}", Why.NOT_HERE))
+    prefix = prefixes.get("shell_prefix")
+    if isinstance(prefix, str):
+        prefixes["shell_has_torch"] = any(_torches(_packages_of(prefix)))
     return {"torchrun_path": torchrun, "shell_python": shell, **prefixes}

@@ -29,7 +29,7 @@ LOADED_PERCENT = 50
 def absence(code: str | None) -> tuple[str, Why]:
     """The skip reason for an NVML code, and its kind. None: no code was recorded."""
     if code is None:
-        return "not collected", Why.UNANSWERED
+        return "unknown", Why.UNANSWERED
     return _ABSENCES.get(code, (f"NVML: {code}", Why.UNANSWERED))
 
 

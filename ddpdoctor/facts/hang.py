@@ -15,6 +15,7 @@ __all__ = [
     "ChildProcess",
     "Dump",
     "Hang",
+    "NamedProcess",
     "Operation",
     "ProcessGroup",
     "RankProcess",
@@ -272,11 +273,19 @@ class RankProcess:
         return f"{name} ({' '.join(details)})" if details else name
 
 
+@dataclass(frozen=True, slots=True)
+class NamedProcess:
+    """A process that the user named and that is not a rank and has none below it: `reason` says what it is."""
+
+    pid: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Hang(Section):
     """Evidence about a job that hangs, or hung when it ended. No equality: the dumps may be large.
 
-    `seconds` is how long the processes were watched.
+    `seconds` is how long the processes were watched. `not_ranks` are those that the user named in vain.
     """
 
     dumps: tuple[Dump, ...] = ()
@@ -284,4 +293,5 @@ class Hang(Section):
     processes: tuple[RankProcess, ...] = ()
     ras: tuple[Ras, ...] = ()
     seconds: float = 0.0
+    not_ranks: tuple[NamedProcess, ...] = ()
     gaps: tuple[Gap, ...] = ()

@@ -11,6 +11,7 @@ from ddpdoctor.facts.visibility import visible
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.job import Job
 
 __all__ = [
     "UNLIMITED",
@@ -28,6 +29,7 @@ __all__ = [
     "local_ranks",
     "readable",
     "visible_gpus",
+    "world_ranks",
 ]
 
 UNLIMITED = -1
@@ -198,9 +200,18 @@ def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:
     return 0 if gpu is None else visible(environ.variables, gpu).count
 
 
-def local_ranks(environ: Environ, gpu: Gpu | None) -> int | None:
-    """How many ranks run on this node: from the launcher, else one per visible GPU, else None (unknown)."""
-    return environ.local_world_size or visible_gpus(environ, gpu) or None
+def local_ranks(environ: Environ, gpu: Gpu | None, job: Job | None) -> int | None:
+    """How many ranks run on this node: what the launch line says, else the launcher around this process, else one per
+    visible GPU, else None (nothing says so).
+    """
+    of_line = None if job is None else job.ranks_per_node
+    return of_line or environ.local_world_size or visible_gpus(environ, gpu) or None
+
+
+def world_ranks(environ: Environ, gpu: Gpu | None, job: Job | None) -> int:
+    """How many ranks the whole job has, as far as that is known; at least those of this node."""
+    of_line = None if job is None or job.ranks_per_node is None else job.world_size or job.ranks_per_node
+    return max(of_line or environ.world_size or 0, local_ranks(environ, gpu, job) or 1)
 
 
 def readable(size_bytes: int) -> str:

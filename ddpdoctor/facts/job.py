@@ -56,7 +56,8 @@ class Job:
     """One job. `launcher` is the name of what starts its ranks, `name` that of its script or module.
 
     `agents` are the launchers of its nodes, in the order of the launch lines; () where no line was given. `processes` are
-    its ranks, as far as their number is known.
+    its ranks, as far as their number is known. `ranks_per_node` and `world_size` count the ranks also where they are not
+    listed, as those of srun, mpirun or deepspeed.
     """
 
     processes: tuple[Process, ...] = ()
@@ -64,6 +65,8 @@ class Job:
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     name: str | None = None
     agents: tuple[Agent, ...] = ()
+    ranks_per_node: int | None = None
+    world_size: int | None = None
 
     @property
     def nodes(self) -> tuple[Agent, ...]:

@@ -15,12 +15,14 @@ __all__ = [
     "Exit",
     "GpuAddress",
     "InputKind",
+    "JobMark",
     "JobOutcome",
     "Log",
     "LogEvent",
     "LogLine",
     "LogProcess",
     "LogSource",
+    "MarkKind",
     "ProcessOutcome",
     "Traceback",
     "TracebackFrame",
@@ -62,6 +64,21 @@ class InputKind(str, Enum):
     FACTS = "facts"
     BINARY = "binary"
     EMPTY = "empty"
+    NVIDIA_SMI = "nvidia-smi"
+    IBSTAT = "ibstat"
+    DCGMI = "dcgmi"
+    LSPCI = "lspci"
+    NCCL_TESTS = "nccl-tests"
+    SCRIPT = "script"
+    SHELL = "shell"
+    NOTEBOOK = "notebook"
+    MANIFEST = "manifest"
+    JSON = "json"
+    IMAGE = "image"
+    ARCHIVE = "archive"
+    CHECKPOINT = "checkpoint"
+    SPECIAL = "special"
+    """A named pipe, a socket or a device in a folder, which is not opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,32 @@ class LogLine:
     time: str | None = None
     count: int = 1
     last: int = 0
+
+
+class MarkKind(str, Enum):
+    """What a line says of the job that its source is about."""
+
+    START = "start"
+    """A launcher or a scheduler starts a job."""
+    ID = "id"
+    """The id that a scheduler or a user gave the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMark:
+    """A line that tells jobs apart. `ids` are (kind of id, id): ("slurm", "4712"), ("run", "sweep1").
+
+    `by` is who says that it starts a job: two of them may say it of one start. `tail` are the last lines before it that hold
+    text: if a job ends there, they are its end.
+    """
+
+    source: int
+    number: int
+    kind: MarkKind
+    ids: tuple[tuple[str, str], ...] = ()
+    by: str = ""
+    who: Who = field(default_factory=Who)
+    tail: tuple[LogLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +285,8 @@ class JobOutcome(str, Enum):
 
     FAILED = "failed"
     COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    """Somebody ended it with SIGINT, as Ctrl-C does, before anything had failed."""
     RUNNING = "running"
     UNKNOWN = "unknown"
 
@@ -282,7 +327,8 @@ class GpuAddress:
 class Log(Section):
     """Everything that was read. `world_size` comes from the lines, None when no line has it.
 
-    `tails` are the last nonempty lines of each source, relevant or not.
+    `heads` and `tails` are the first and the last lines of each source that hold text, whether they matter or not; `marks`
+    are the lines that tell jobs apart.
     """
 
     sources: tuple[LogSource, ...] = ()
@@ -291,7 +337,9 @@ class Log(Section):
     unfinished: tuple[Traceback, ...] = ()
     """Tracebacks whose end, with the exception, is missing from the log."""
     exits: tuple[Exit, ...] = ()
+    heads: tuple[LogLine, ...] = ()
     tails: tuple[LogLine, ...] = ()
+    marks: tuple[JobMark, ...] = ()
     xids: tuple[Xid, ...] = ()
     """Kernel messages about GPUs and NVSwitches, each with its source and line."""
     seats: tuple[GpuAddress, ...] = ()

@@ -166,11 +166,27 @@ class Nodes(Section):
     """Indices of nodes that joined and then stopped responding: suspended, or cut off. Their links are unknown."""
     left: tuple[Node, ...] = ()
     """Nodes that joined and left again, if not all nodes joined."""
+    absent: tuple[int, ...] = ()
+    """The node_ranks (ranks in form `env`) that had not joined at the end, also where an error ended the wait early."""
+    absent_count: int = 0
+    """How many had not joined at the end, whether or not their numbers are known."""
+    joined: int | None = None
+    """How many joined, where `nodes` are only the first of them, as in the verdict that the host sends."""
     gaps: tuple[Gap, ...] = ()
 
     @property
     def form(self) -> str:
         return self.nodes[0].form if self.nodes else Form.FILES
+
+    @property
+    def joined_count(self) -> int:
+        """How many joined."""
+        return len(self.nodes) if self.joined is None else self.joined
+
+    @property
+    def is_complete(self) -> bool:
+        """Everybody joined, as far as is known, and answered to the end."""
+        return not (self.absent_count or self.missing or self.lacking or self.silent or self.lost_host)
 
     @property
     def lacking_unnamed(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.startup import Startup
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -34,6 +35,7 @@ class Facts:
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
+    `startup` is there only where this machine was searched for what the launch line starts: in `check`.
     """
 
     schema: str
@@ -52,6 +54,7 @@ class Facts:
     hang: Hang | None = None
     nodes: Nodes | None = None
     job: Job | None = None
+    startup: Startup | None = None
     gaps: tuple[Gap, ...] = ()
 
 

@@ -15,6 +15,7 @@ class NcclLibrary:
     """One libnccl.so that the loader could pick. `source` is how the loader finds it.
 
     `source`: `LD_PRELOAD`, `RPATH` (torch's own), `LD_LIBRARY_PATH`, `RUNPATH`, `ld.so.cache`, `conda`, `wheel` or `system`.
+
     """
 
     path: str
@@ -47,7 +48,7 @@ class Versions(Section):
     `nccl_libraries` are in the order of the loader: the first one wins. `nccl_is_static`: it is inside libtorch_cuda.so.
     `nccl_required` is the version that torch's own metadata pins. `libcuda_version` is the driver version in the name of
     the libcuda.so.1 that would be loaded. `torchrun_prefix` and `shell_prefix` are the environments (sys.prefix) of the
-    first torchrun and the first python on PATH.
+    torchrun and of the python that come first on PATH; `shell_has_torch`: that python finds a torch.
     """
 
     python: str = ""
@@ -62,7 +63,6 @@ class Versions(Section):
     torch_abi: str | None = None
     torch_archs: tuple[str, ...] = ()
     torches: tuple[TorchPlace, ...] = ()
-    has_libuv: bool | None = None
     nccl_is_static: bool | None = None
     nccl_libraries: tuple[NcclLibrary, ...] = ()
     nccl_required: str | None = None
@@ -74,6 +74,7 @@ class Versions(Section):
     torchrun_prefix: str | None = None
     shell_python: str | None = None
     shell_prefix: str | None = None
+    shell_has_torch: bool | None = None
     gaps: tuple[Gap, ...] = ()
 
     @property

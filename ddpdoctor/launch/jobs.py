@@ -12,7 +12,9 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.programs import ELSEWHERE, LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form
+from ddpdoctor.launch.ranks_here import ranks_here
 from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines
+from ddpdoctor.launch.task_counts import nodes
 
 __all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "local_job"]
 
@@ -57,8 +59,9 @@ def job_of_launch(launch: Launch) -> Job:
     """The job of the `--node` lines, else that of the only line; of other lines, which start several jobs, an empty one."""
     lines = launch.nodes or (launch.lines if len(launch.lines) == 1 else ())
     agents = tuple(agent for line in lines if (agent := agent_of(line)) is not None)
+    per_node, world_size = _counts(lines)
     if not agents:
-        return Job()
+        return Job(ranks_per_node=per_node, world_size=world_size)
     plans = [agent.plan for agent in agents]
     script = agents[0].layer.reading.script
     return Job(
@@ -72,7 +75,32 @@ def job_of_launch(launch: Launch) -> Job:
         ),
         name=None if script is None else script.known,
         agents=agents,
+        ranks_per_node=per_node,
+        world_size=world_size,
     )
+
+
+def _counts(lines: Sequence[LaunchLine]) -> tuple[int | None, int | None]:
+    """The ranks of each node and of the whole job, where the lines agree. Of a plain `python` line nothing is known: its
+    script may start any number of processes.
+    """
+    started = [line for line in lines if line.starter is not None or line.task_starter is not None]
+    if not lines or len(started) < len(lines):
+        return None, None
+    per_node, number = ({count(line) for line in lines} for count in (ranks_here, _nodes))
+    each = per_node.pop() if len(per_node) == 1 else None
+    nodes = number.pop() if len(number) == 1 else None
+    return each, each * nodes if each is not None and nodes is not None else None
+
+
+def _nodes(line: LaunchLine) -> int | None:
+    """The nodes of the line's job, None where the line does not say it."""
+    if line.plan is not None and line.starter is line.agent:
+        return None if line.plan.nnodes is None else line.plan.nnodes[1]
+    starter = line.starter
+    if starter is None:
+        return nodes(line)
+    return as_integer(starter.value("num_machines") or starter.value("num_nodes"))
 
 
 def agent_of(line: LaunchLine) -> Agent | None:

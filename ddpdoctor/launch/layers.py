@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,12 +24,12 @@ from ddpdoctor.facts.launch.typo import Typo, TypoKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option, torchrun_options
 from ddpdoctor.launch.option_parser import read
-from ddpdoctor.launch.program_names import MODULES, MPI, NAMES, PYTHON, SHELLS, is_program
+from ddpdoctor.launch.program_names import MODULES, MPI, NAMES, PYTHON, SHELLS, is_program, meant_program
 from ddpdoctor.launch.shell.words import Simple, inner_text, simple_commands
 from ddpdoctor.launch.typos import find_typos, typo_before_program
 from ddpdoctor.launch.wrappers import searched, unjudged, wrapped
 
-__all__ = ["launching", "parse_layers"]
+__all__ = ["launching", "parse_layers", "preceding"]
 
 _PYTHON_VALUES = ("-X", "-W", "-Q")
 
@@ -97,7 +98,9 @@ def _layer(
         if name == "taskset" and not any(w.text.startswith(("-c", "--cpu-list")) or w.text == "-ac" for w in rest[:2]):
             syntax = Syntax(operands=1)
         return wrapped(words, syntax, syntax.launcher)
-    return Layer(LauncherKind.OTHER, program, words), None
+    meant = meant_program(program.text)
+    typos = () if meant is None or not rest else (Typo(TypoKind.PROGRAM, (program,), (meant,)),)
+    return Layer(LauncherKind.OTHER, program, words, typos=typos), None
 
 
 def _launcher(
@@ -232,10 +235,18 @@ def _shell_text(words: tuple[Word, ...], i: int, known: Mapping[str, str]) -> tu
         return layer, None
     inner = inner_text(word, known=known)
     commands = simple_commands(inner.text, inside=inner)
-    return layer, launching(commands)
+    found = launching(commands)
+    return replace(layer, preceding=preceding(commands, found)), found
 
 
 def launching(commands: Sequence[Simple]) -> tuple[Word, ...] | None:
-    """Of several simple commands the one that starts a job: the last whose words name a launcher or Python."""
+    """Of several simple commands the one that starts a job: the last whose words name a launcher or Python, or nearly."""
     found = [command.words for command in commands if any(is_program(word) for word in command.words)]
+    found = found or [command.words for command in commands if meant_program(command.words[0].text) is not None]
     return found[-1] if found else None
+
+
+def preceding(commands: Sequence[Simple], found: tuple[Word, ...] | None) -> tuple[str, ...]:
+    """The commands that a shell runs before this one: the first two words of each."""
+    before = itertools.takewhile(lambda command: command.words != found, commands)
+    return tuple(" ".join(word.text for word in command.words[:2]) for command in before)

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.layers import launching, parse_layers
+from ddpdoctor.launch.layers import launching, parse_layers, preceding
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
 from ddpdoctor.launch.shell.words import Simple, simple_commands
@@ -77,7 +77,7 @@ def line_of_text(
         known=known,
         files=files,
     )
-    return replace(line, before=before)
+    return replace(line, before=before, preceding=preceding(commands, words))
 
 
 def apply_prior_command(words: Sequence[str], before: dict[str, str]) -> None:
@@ -181,16 +181,23 @@ def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Star
     innermost = layers[-1] if layers else None
     if len(layers) > 1 and layers[-1].launcher is LauncherKind.OTHER and layers[-2].given("no_python") is not None:
         innermost = layers[-2]
-    if innermost is None or cwd is None or innermost.reading.script is None or innermost.is_garbled:
+    if innermost is None or cwd is None or innermost.is_garbled:
+        return None
+    named = innermost.program if _is_script(innermost) else innermost.reading.script
+    if named is None:
         return None
     if any(
         each.launcher in (*ELSEWHERE, LauncherKind.OTHER) or each.name in REMOTE for each in _outside(layers, innermost)
     ):
         return None
-    if any(_changes_folder(each) for each in layers):
+    if any(_changes_folder(each) or _is_in_container(each) for each in layers):
         return None
-    path = innermost.reading.script.known
-    if path is None or innermost.given("module") or innermost.launcher is LauncherKind.OTHER:
+    path = named.known
+    if (
+        path is None
+        or innermost.given("module")
+        or (innermost.launcher is LauncherKind.OTHER and not _is_script(innermost))
+    ):
         return None
     return files.script(posixpath.join(cwd, path))
 
@@ -210,6 +217,17 @@ def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
     return [each for each in layers if each.program.start < inner.program.start]
+
+
+def _is_script(layer: Layer) -> bool:
+    """`./train.py`: a script that its own first line starts."""
+    text = layer.program.text
+    return layer.launcher is LauncherKind.OTHER and "/" in text and text.endswith(".py")
+
+
+def _is_in_container(layer: Layer) -> bool:
+    """srun with a container (pyxis): its files are others."""
+    return any(g.flag in ("--container-image", "--container-name") for g in layer.reading.given)
 
 
 def _changes_folder(layer: Layer) -> bool:

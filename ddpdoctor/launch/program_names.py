@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.programs import WRAPPERS, LauncherKind
 from ddpdoctor.facts.launch.words import Word
 
-__all__ = ["MODULES", "MPI", "NAMES", "PYTHON", "SHELLS", "is_program"]
+__all__ = ["KNOWN", "MODULES", "MPI", "NAMES", "PYTHON", "SHELLS", "is_program", "meant_program", "nearest"]
 
 PYTHON = re.compile(r"(python|pypy)[\d.]*")
 MPI = re.compile(r"(mpirun|mpiexec|orterun|prterun|aprun)(\.\w+)?")
@@ -26,7 +27,30 @@ NAMES = {
     "ds": LauncherKind.DEEPSPEED,
     "jsrun": LauncherKind.JSRUN,
     "ray": LauncherKind.RAY,
+    "flux": LauncherKind.FLUX,
 }
+STARTING = ("torchrun", "accelerate", "deepspeed", "python", "python3", "srun", "sbatch", "salloc", "mpirun", "mpiexec")
+KNOWN = frozenset((*NAMES, *STARTING, *SHELLS, *WRAPPERS))
+"""Every program that a launch line may begin with."""
+_MEANT = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "sbatch", "salloc", "python")
+"""The programs whose misspelled names are seen. `srun` is not among them: many sites have a `prun` or an `lrun`."""
+_REAL = (
+    *(
+        "bpython",
+        "cpython",
+        "ipython",
+        "jpython",
+        "jython",
+        "mpprun",
+        "mpython",
+        "pypython",
+        "pythonw",
+        "rpython",
+        "spython",
+    ),
+    *("torchrun-hpc", "torchtune", "xpython"),
+)
+"""Programs that exist although their names look like misspelled ones."""
 
 
 def is_program(word: Word) -> bool:
@@ -38,3 +62,40 @@ def is_program(word: Word) -> bool:
         or PYTHON.fullmatch(name)
         or MPI.fullmatch(name)
     )
+
+
+def meant_program(name: str) -> str | None:
+    """The launcher or interpreter that a misspelled name stands for; None for any other name, and for a path."""
+    stem = name.rstrip("0123456789.")
+    if "/" in name or len(stem) < 5 or stem in _REAL or is_program(Word(name)):
+        return None
+    found = next((each for each in _MEANT if 0 < _slips(stem, each) <= (1 if len(each) < 9 else 2)), None)
+    if found is None or (name != stem and found != "python"):
+        return None  # a program of the site, such as torchrun2
+    return found + name[len(stem) :]
+
+
+def nearest(name: str, names: Iterable[str], least: int = 3) -> str | None:
+    """The one of these names that differs from this one by a slip, or by two if it is long; names shorter than `least` are
+    too short to tell.
+    """
+    most = 0 if len(name) < least else 1 if len(name) < 8 else 2
+    found = [(slips, each) for each in names if each[:1] == name[:1] and 0 < (slips := _slips(name, each)) <= most]
+    return min(found)[1] if found else None
+
+
+def _slips(one: str, other: str) -> int:
+    """How many letters are missing, too many, wrong, or swapped with their neighbour."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above, row, oldest = row, [i], before
+        for j, wanted in enumerate(other, 1):
+            best = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                best = min(best, oldest[j - 2] + 1)
+            row.append(best)
+        before = above
+    return row[-1]

@@ -66,7 +66,7 @@ def _search(words: tuple[Word, ...]) -> tuple[Word, ...] | None:
 
 
 def unjudged(words: tuple[Word, ...], launcher: LauncherKind) -> tuple[Layer, tuple[Word, ...] | None]:
-    """jsrun and ray: their own options are not read, only the program that they start is looked for."""
+    """jsrun, flux and ray: their own options are not read, only the program that they start is looked for."""
     rest = words[1:]
     if launcher is LauncherKind.RAY:
         texts = [w.text for w in words]

@@ -46,7 +46,13 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "abort_of_intel": r"Abort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm",
     "signal_of_intel": r"KILLED BY SIGNAL: (?P<signal>\d+) ",
     "no_number": r"Unexpected result -?(?:nan|inf) on rank (?P<rank>\d+) at"
-    r"|[Ll]oss is -?(?:nan|NaN|inf)\b[^\n]{0,20}(?:[Ss]topp|[Aa]bort|[Ee]xit)",
+    r"|[Ll]oss is -?(?:nan|NaN|inf)\b[^\n]{0,20}(?:[Ss]topp|[Aa]bort|[Ee]xit)"
+    r"|(?:NaN|nan|Inf|inf)s? (?:was |were )?(?:detected|found|encountered)[^\n]{0,60}"
+    r"(?:[Ss]topp|[Aa]borting|[Ee]xiting|[Tt]erminat)"
+    r"|(?:[Aa]borting|[Ss]topping|[Ee]xiting)[^\n]{0,40}(?:loss|gradients?|grad_norm)[^\n]{0,20} "
+    r"(?:is|are|was|became) (?:NaN|nan|inf)",
+    "compiler": r":\d+:\d+: (?:fatal )?error: |\bfatal error: [^\s:]{1,200}: No such file|nvcc fatal {1,3}: "
+    r"|unsupported GNU version",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
     "nccl_warns": r"\bNCCL WARN ",
     "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",
@@ -68,6 +74,8 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "roce": r"NET/IB : Using [^\n]*/RoCE",
     "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
     "oom_killed": r"Killed process (?P<pid>\d+) \(",
+    "lost_rank": r"\b[Tt]he missing ranks?: (?P<ranks>[\d, ]+)|\bRank (?P<rank>\d+) -- (?:GPU \d|\[process information)",
+    "lost_process": r"[Pp]rocess \d+ on node (?P<host>[^\s,]+)(?: managing GPU|$)",
     "ray_worker": r"ip=(?P<host>[\d.]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
     "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
     "ray_dead": r"Worker IP address: (?P<host>[\w.:-]+) Worker port: \d+ Worker PID: (?P<pid>\d+)",

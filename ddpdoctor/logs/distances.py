@@ -19,6 +19,7 @@ __all__ = [
     "HANDLER_JSON_LINES",
     "HANDLER_LINES",
     "IGNORED_LINES",
+    "LAST_WORDS_LINES",
     "LEAD_LINES",
     "LONG_MESSAGE_LINES",
     "MESSAGE_LINES",
@@ -67,6 +68,8 @@ class Distance(int):
 TAIL_LINES = Distance(
     30, "lines", "kept of each source's end, whatever is in them: the longest rule looks at 10 of them"
 )
+
+LAST_WORDS_LINES = Distance(6, "lines", "at the end of an output may say that its process gives up")
 
 # Whether a process went on after an error
 FEW_PROGRESS_LINES = Distance(3, "progress lines", "of the process that printed an error show that it went on")

@@ -21,6 +21,7 @@ from ddpdoctor.facts.log import (
 from ddpdoctor.logs.aftermath import Aftermath, last_number
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import EXCERPT_LINES, EXIT_BARRIER_LINES, FAR_LINES, PROGRESS_LINES
+from ddpdoctor.logs.interruption import was_interrupted
 from ddpdoctor.logs.line_meaning import is_quoted, reports_failure
 
 __all__ = ["ENDED_BY_LAUNCHER", "LogHistory", "history_of"]
@@ -74,10 +75,10 @@ class LogHistory:
 
     @functools.cached_property
     def outcome(self) -> JobOutcome:
-        """How the job ended: failed where a process failed, else completed where a process or a launcher says so."""
+        """How the job ended: failed where a process failed and nobody had interrupted it, else completed where one says so."""
         outcomes = {process.outcome for process in self.processes}
         if ProcessOutcome.FAILED in outcomes:
-            return JobOutcome.FAILED
+            return JobOutcome.INTERRUPTED if was_interrupted(self._log) else JobOutcome.FAILED
         if any(event.kind in _ENDS for process in self.processes for event in process.events):
             return JobOutcome.COMPLETED
         return JobOutcome.RUNNING if self._aftermath.progress else JobOutcome.UNKNOWN
@@ -151,6 +152,8 @@ class LogHistory:
         farewells = [line for line in log.lines if _AT_EXIT_BARRIER in line.text]
         failed = set(self.failed_exits)
         for traceback in log.tracebacks:
+            if traceback.exception == "SystemExit" and traceback.message in ("", "0", "None"):
+                continue  # it ended in order
             yield LogEvent(EventKind.EXCEPTION, traceback, self._ended_its_process(traceback, farewells))
         for ended in log.exits:
             yield LogEvent(EventKind.EXIT, ended, ended in failed)

@@ -9,13 +9,16 @@ from ddpdoctor.facts.log import LogLine
 __all__ = [
     "NCCL_READY",
     "NCCL_RETURNED",
+    "gives_up",
     "is_of_whole_job",
+    "is_omission",
     "is_progress",
     "is_quoted",
     "reports_failure",
+    "says_end",
 ]
 
-NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ -> ?(?P<code>[1-7])\b")
+NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?(?P<code>[1-7])\b")
 """How NCCL passes an error on."""
 NCCL_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
 """What NCCL prints when a communicator is ready."""
@@ -25,13 +28,31 @@ _FAILED = re.compile(
     r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
-    r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ -> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
+    r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
     r"|Could not load library libcudnn|error while loading shared libraries: "
     r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
     r"|Received sigquit from a child process|Encountered a bad command exit code"
     r"|Killing subprocess \d|closing signal SIG[TH]"
     r"|remote process exited or there was a network error"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
+)
+_GIVES_UP = re.compile(
+    r"^SystemExit: (?!0$|None$)|\b[Aa]borting(?:\.|!|$)|\b(?:Aborting|Exiting|Quitting|Giving up)\b[^\n]{0,40}[.!]?$"
+    r"|^(?:\S{1,80}: )?(?:fatal|FATAL|Fatal|panic|PANIC|CRITICAL)(?: error)?: |^(?:\[?(?:FATAL|CRITICAL)\]?)\b"
+    r"|^\S{1,200}: (?:error|Error|ERROR): |^(?:\[?(?:ERROR|Error|error)\]?|E\d{4} [\d:.]{8,20}[^\]]{0,80}\])[: ]{1,3}[^\s\d.:-]"
+    r"|(?:[Jj]ob|[Tt]raining|[Rr]un|[Pp]rocess|[Ww]orker|[Cc]ommand|[Tt]ask|[Rr]ank \d+) (?:has )?"
+    r"(?:failed|crashed|aborted|died)\b"
+    r"|\b(?:exit code|status|return code|returncode)[ =:]{1,3}[1-9]\d{0,2}\b"
+)
+"""Words with which an output ends that did not end well, though no rule knows them."""
+_ENDS = re.compile(
+    r"SystemExit|\b[Aa]bort|\b(?:[Ee]xit|[Qq]uit|[Gg]iving up|fatal|panic|critical|fail|crash|died|[Rr]eturn ?code|status)",
+    re.I,
+)
+"""Words that say that a process ends."""
+_GOES_WELL = re.compile(
+    r"\b(?:0|no) (?:error|failure|failed)|\b(?:retry|skipp|ignor|fall(?:ing)? back|recover|success|passed\b)",
+    re.IGNORECASE,
 )
 _TROUBLE = re.compile(
     r"error|exception|traceback|warn|fail|abort|terminat|kill(?:ed|ing)|signal|exit|closing|closed|timed? ?out|frame #"
@@ -51,9 +72,18 @@ _QUOTED = re.compile(
 )
 """What a job prints of its data, before the quote."""
 _OF_JOB = re.compile(r"slurmstepd(?:-\S+)?: error: \*\*\* (?:JOB|STEP) ")
+_OMITTED = re.compile(
+    r"[\W_]{0,10}(?:\.{3,}|…|snip(?:ped)?|omit(?:ted)?|truncated|trimmed)[\W_]{0,10}$|[-#<\[(]{1,10} ?omit[^\n]{0,60}$",
+    re.IGNORECASE,
+)
 _READ_CHARS = 300
 """A line shows within so many characters whether it is of a job that works."""
 _QUOTE_CHARS = 200
+
+
+def is_omission(line: LogLine) -> bool:
+    """Whether whoever pasted the log says in this line that some of it was left out."""
+    return _OMITTED.match(line.text[:_QUOTE_CHARS]) is not None
 
 
 def is_progress(line: LogLine) -> bool:
@@ -70,6 +100,17 @@ def is_quoted(line: LogLine) -> bool:
 def reports_failure(line: LogLine) -> bool:
     """Whether the line says that a process or the job failed."""
     return _FAILED.search(line.text) is not None
+
+
+def gives_up(line: LogLine) -> bool:
+    """Whether the line, where it is among the last ones of an output, says that the process ended with a failure."""
+    text = line.text[:_READ_CHARS]
+    return _GIVES_UP.search(text) is not None and _GOES_WELL.search(text) is None and not is_quoted(line)
+
+
+def says_end(line: LogLine) -> bool:
+    """Whether the line says that its process ends, and not only that something went wrong."""
+    return _ENDS.search(line.text[:_READ_CHARS]) is not None
 
 
 def is_of_whole_job(line: LogLine) -> bool:

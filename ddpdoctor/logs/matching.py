@@ -14,23 +14,35 @@ __all__ = ["compiled", "matching_lines"]
 
 def matching_lines(log: Log, signatures: Iterable[str]) -> list[LogLine]:
     """The lines of the log that one of the signatures matches, in order."""
-    places = {place for pattern in signatures for place in _places(log, pattern)}
+    texts = _texts(log)
+    places = {place for pattern in signatures for place in texts.places(pattern)}
     return [log.lines[place] for place in sorted(places)]
 
 
-@functools.lru_cache(2048)
-def _places(log: Log, pattern: str) -> tuple[int, ...]:
-    """The indices of the lines that the expression matches; several causes and their rivals ask for the same one."""
-    texts, whole = _texts(log)
-    literals = [literal for literal in literals_of(pattern) if literal in whole]
-    near = {place for literal in literals for place, text in enumerate(texts) if literal in text}
-    return tuple(place for place in sorted(near) if compiled(pattern).search(texts[place]))
+class _Texts:
+    """The texts of a log's lines; several causes and their rivals ask for the same expression."""
+
+    def __init__(self, log: Log) -> None:
+        self._texts = [line.text for line in log.lines]
+        self._whole = "\n".join(self._texts)
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def places(self, pattern: str) -> tuple[int, ...]:
+        """The indices of the lines that the expression matches."""
+        known = self._known.get(pattern)
+        if known is None:
+            known = self._known[pattern] = self._searched(pattern)
+        return known
+
+    def _searched(self, pattern: str) -> tuple[int, ...]:
+        literals = [literal for literal in literals_of(pattern) if literal in self._whole]
+        near = {place for literal in literals for place, text in enumerate(self._texts) if literal in text}
+        return tuple(place for place in sorted(near) if compiled(pattern).search(self._texts[place]))
 
 
 @functools.lru_cache(4)
-def _texts(log: Log) -> tuple[list[str], str]:
-    texts = [line.text for line in log.lines]
-    return texts, "\n".join(texts)
+def _texts(log: Log) -> _Texts:
+    return _Texts(log)
 
 
 @functools.cache

@@ -17,9 +17,10 @@ __all__ = ["Judge", "LostNode", "NodeEnd", "NotJoined", "ReceivedVerdict", "Sess
 
 @dataclass(frozen=True)
 class SessionResult:
-    """What the host knows at the end of the session, not judged yet.
+    """What the host knows when the session is over; judging is not done here.
 
-    `members` are in the order of their numbers. `missing` and `lacking` are the nodes that did not join, by number and count.
+    `members` are in the order of their numbers. `missing` and `lacking` say who did not join in the whole time, by number and
+    by count; `absent` and `absent_count` who had not joined when it ended, which an error may have done early.
     """
 
     members: tuple[Member, ...]
@@ -35,6 +36,8 @@ class SessionResult:
     """Members that stopped responding during the link tests."""
     left: tuple[Node, ...] = ()
     """Nodes that joined and left again."""
+    absent: tuple[int, ...] = ()
+    absent_count: int = 0
     gone: tuple[Member, ...] = ()
     """Nodes that gave up before they joined, and reported why."""
 

@@ -259,7 +259,8 @@ class MemberSession:
         """Run the link tests if no problem was found, get the verdict, close the ports, then send the verdict."""
         self.host.is_full = True
         members = ordered(self.host.members)
-        is_well = assess(members) in (SessionState.COMPLETE, SessionState.ENOUGH) and not contradicts(members)
+        is_enough = assess(members) in (SessionState.COMPLETE, SessionState.ENOUGH)
+        is_well = is_enough and not contradicts(members)
         links = await survey(self.host, members) if is_well and len(members) > 1 else ()
         silent = {at for at, member in enumerate(members) if is_well and is_silent(self.host, member)}
         nodes = [member.node for member in members]
@@ -279,6 +280,8 @@ class MemberSession:
                 strangers=tuple(self.host.strangers),
                 silent=tuple(sorted(silent)),
                 left=tuple(self.host.left.values()),
+                absent=() if is_enough else missing(nodes),
+                absent_count=0 if is_enough else max(size - len(nodes), 0),
                 gone=tuple(gone),
             )
         )

@@ -56,6 +56,8 @@ _PAIRS = frozenset(
 )
 """The 200 most frequent pairs of letters in the names that Python's and torch's own sources use: 88 % of the pairs there."""
 _RUN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD_IN_CASE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+"""Letters as in a word: of random base62, hardly a piece of eight characters has only such runs."""
 NAME_SHARE = 0.33
 """Names have at least this many of these pairs per character; so does 1 in 80 random base64 words of 20 characters."""
 PATH_SHARE = 0.2
@@ -113,6 +115,14 @@ def _is_name(part: str, share: float) -> bool:
     return pairs >= share * len(re.sub(r"[^A-Za-z0-9]", "", part))
 
 
+def _are_words(pieces: list[str]) -> bool:
+    """Whether short pieces are each in one case, or at least three are words and numbers: `HGX-B200-Node17-Row4`."""
+    if not any(re.search(r"[a-z].*[A-Z]|[A-Z].*[a-z]", piece) for piece in pieces):
+        return True
+    runs = [run for piece in pieces for run in re.findall(r"[A-Za-z]+", piece)]
+    return len(pieces) > 2 and all(_WORD_IN_CASE.fullmatch(run) for run in runs)
+
+
 def _is_mixed(part: str) -> bool:
     return all(re.search(kind, part) for kind in (r"[a-z]", r"[A-Z]", r"\d"))
 
@@ -127,10 +137,8 @@ def _looks_random(part: str) -> bool:
     is_long = len(part) >= ONE_CASE and part.isalnum() and re.search(r"[g-zG-Z]", part)
     if not ((re.search(r"[a-z]", part) and re.search(r"[A-Z]", part)) or is_long) or not re.search(r"\d", part):
         return False
-    if all(
-        len(piece) < SHORT_PIECE and not re.search(r"[a-z].*[A-Z]|[A-Z].*[a-z]", piece)
-        for piece in re.split("[-_]", part)
-    ):
+    pieces = re.split("[-_]", part)
+    if all(len(piece) < SHORT_PIECE for piece in pieces) and _are_words(pieces):
         return False
     return _bits(part) >= _usual(part, 0.85) and _changes(part) >= len(part) / 4
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ddpdoctor import __version__
 
 __all__ = ["FORMATS", "parse"]
 
-FORMATS = ("table", "json", "markdown", "junit", "sarif", "github")
+FORMATS = ("table", "json", "markdown", "junit", "sarif", "github", "concise")
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of this rank; exits with 2 and one line if they are wrong, as argparse does."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddpdoctor.probe",
         description="Probe the ranks of a job. Start it with the job's launcher: torchrun … -m ddpdoctor.probe",
         allow_abbrev=False,
@@ -34,6 +35,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ignore", metavar="PREFIX,…", help="skip these rules")
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
     parser.add_argument("--quiet", "-q", action="store_true", help="print findings only")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also evidence and counts of rules")
     parser.add_argument("--no-color", action="store_true", help="no colors")
     # torch.distributed.launch and deepspeed add this to the command of every rank, in addition to the environment.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
@@ -50,12 +52,22 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as the other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n")
+
+
 def _numbers(word: str) -> tuple[int, ...]:
     return tuple(map(int, word.split(",")))
 
 
 def _seconds(word: str) -> float:
-    seconds = float(word)
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{word!r}: expected a number of seconds above 0")
     return seconds

@@ -6,7 +6,7 @@ __all__ = ["ShadowedModuleError", "WrongValue"]
 
 
 class ShadowedModuleError(ImportError):
-    """torch cannot be imported because `file` shadows a module."""
+    """torch cannot be imported, because `file` shadows a module."""
 
     def __init__(self, words: str, module: str, file: str) -> None:
         super().__init__(f"{words}; {file} shadows the module {module}: rename it")
@@ -17,7 +17,7 @@ class WrongValue(Exception):
     """A collective returned wrong numbers."""
 
     def __init__(self, collective: str, index: int, value: str, expected: str) -> None:
-        super().__init__(f"{collective} returned {value} at element {index}; the correct value is {expected}")
+        super().__init__(f"{collective} returned {value} instead of {expected} at element {index}")
         self.value = value
         self.expected = expected
         self.times = ""

@@ -69,7 +69,7 @@ class Heartbeat:
             if kind is not None and not self._stopped.is_set():
                 who = f"the supervisor of rank {card.rank} on {card.host} (pid {card.pid})"
                 silent = f"no heartbeat for {time.monotonic() - last:.1f} s"
-                self.found.append(observe_host(card, kind, f"{who} {problem}; {silent}", self.rank))
+                self.found.append(observe_host(card, kind, f"{who} {problem} ({silent})", self.rank))
                 return
 
 
@@ -93,10 +93,10 @@ def check_process(address: str, card: HostCard) -> tuple[Kind | None, str]:
         with connect(address, card.port, CHECK_SECONDS) as link:
             if echoes(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
                 return None, ""
-        return Kind.STOPPED, "is suspended or frozen: its host responds, the process does not"
+        return Kind.STOPPED, "is stopped or frozen; its host answers"
     except OSError as error:
         if outcome_of(error) in (ConnectOutcome.REFUSED, ConnectOutcome.RESET):
-            return Kind.DIED, "ended: nothing listens on its port any more"
+            return Kind.DIED, "ended (its port is closed)"
         if error.errno in OUT_OF_FILES:
             return None, ""  # the problem is in this process
-    return Kind.HOST_LOST, f"is unreachable, and so is its host ({address})"
+    return Kind.HOST_LOST, f"is no longer reachable, and neither is its host {address}"

@@ -83,10 +83,10 @@ class LinkChecks:
         own, seen = self.own, fault.seen
         messages = {
             Kind.LINK_BLOCKED: f"data connections from {own.host} to {peer.host} ({address}) are {seen}",
-            Kind.LINK_BLACK_HOLE: f"large packets are dropped between {own.host} and {peer.host} ({address}): {seen}",
+            Kind.LINK_BLACK_HOLE: f"large packets are lost between {own.host} and {peer.host} ({address}): {seen}",
             Kind.GLOO_UNREACHABLE: (
-                f"Gloo on {peer.host} advertises {address}, which is not reachable from {own.host} ({seen}),"
-                f" although {peer.address or 'the store there'} answers"
+                f"Gloo on {peer.host} publishes {address}, which {own.host} cannot reach ({seen});"
+                f" {peer.address or 'the store there'} answers"
             ),
         }
         return Observation(
@@ -115,7 +115,7 @@ def check_link(address: str, peer: HostCard) -> LinkFault | None:
                 return None
         with connect(address, peer.port, CONNECT_SECONDS, SMALL_SEGMENT) as link:
             if echoes(link, peer.token, LARGE, ANSWER_SECONDS):
-                seen = f"{LARGE >> 10} KiB only pass in segments of {SMALL_SEGMENT} bytes"
+                seen = f"{LARGE >> 10} KiB arrive only in segments of {SMALL_SEGMENT} bytes"
                 return LinkFault(Kind.LINK_BLACK_HOLE, seen)
             return _lossy(link)
     except OSError as error:
@@ -128,5 +128,5 @@ def check_link(address: str, peer: HostCard) -> LinkFault | None:
 def _lossy(link: socket.socket) -> LinkFault | None:
     """Whether a silent connection loses packets; otherwise its other end is suspended or busy."""
     lost = lost_packets(link)
-    seen = f"established but lossy ({lost} packets lost)"
+    seen = f"established, but {lost} packets were lost"
     return LinkFault(Kind.LINK_BLOCKED, seen, ConnectOutcome.NO_ANSWER) if lost else None

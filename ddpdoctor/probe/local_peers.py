@@ -86,7 +86,7 @@ class LocalPeers:
         peer.stopped_at = (peer.stopped_at or now) if stat.state == "T" else None
         if peer.stopped_at is None or now - peer.stopped_at < STOPPED_SECONDS:
             return None
-        return peer.observe(Kind.STOPPED, "is suspended (state T)", self.rank, phase)
+        return peer.observe(Kind.STOPPED, "is stopped (state T)", self.rank, phase)
 
     def end_stopped(self) -> None:
         """Kill ddpdoctor's own suspended supervisors: their launcher would wait for them long after the verdict."""

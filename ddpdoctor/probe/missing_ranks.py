@@ -25,11 +25,13 @@ def never_joined(store_keys: StoreKeys, rank_env: RankEnv, seconds: float) -> li
         host = rank_env.host_of(node)
         where = "" if node is None else f" (node {node}{f', {host}' if host else ''})"
         message = f"{_who(ranks)}{where} did not join within {seconds:.0f} s"
-        if rank_env.launcher == "torchrun":  # which starts ranks only after all nodes have joined
-            master = f"{rank_env.master_addr}:{rank_env.master_port}"
-            message += f"; torchrun started it, so its connection to {master} must have failed"
+        master = f"{rank_env.master_addr}:{rank_env.master_port}"
+        they, have = ("it", "has") if len(ranks) == 1 else ("they", "have")
+        if rank_env.launcher == "torchrun":  # it starts ranks only after all nodes have joined
+            message += f"; torchrun started {'it' if len(ranks) == 1 else 'them'}, but {they} cannot reach {master}"
         elif rank_env.launcher == "env://":
-            message += f"; it was not started, or has a master address other than {rank_env.master_addr}:{rank_env.master_port}"
+            were = "was" if len(ranks) == 1 else "were"
+            message += f"; {they} {were} not started, or {have} a master other than {master}"
         observations.append(
             Observation(Kind.NEVER_JOINED, message, tuple(ranks), rank_env.rank, host, node_rank=node, phase="join")
         )
@@ -37,7 +39,7 @@ def never_joined(store_keys: StoreKeys, rank_env: RankEnv, seconds: float) -> li
 
 
 def not_joined_here(store_keys: StoreKeys, rank_env: RankEnv) -> list[Observation]:
-    """The ranks of this node that had not joined when torchrun's agent terminated the others, which it does after one ended."""
+    """The ranks of this node that had not joined when torchrun's agent terminated the others, as it does after one ended."""
     if rank_env.launcher != TORCHRUN.title or rank_env.local_rank is None or rank_env.local_world_size is None:
         return []
     first = rank_env.rank - rank_env.local_rank
@@ -48,7 +50,7 @@ def not_joined_here(store_keys: StoreKeys, rank_env: RankEnv) -> list[Observatio
     return [
         Observation(
             Kind.NEVER_JOINED,
-            f"{_who(ranks)} on {rank_env.host} had not joined when torchrun terminated the others: {ended} ended first",
+            f"{_who(ranks)} on {rank_env.host} did not join before torchrun terminated the others; {ended} ended first",
             tuple(ranks) if len(ranks) == 1 else (),
             rank_env.rank,
             rank_env.host,
@@ -67,20 +69,20 @@ def unfinished_ranks(store_keys: StoreKeys, rank_env: RankEnv, log: str, phase: 
             hosts.setdefault(store_keys.host_of(rank), []).append(rank)
     observations = []
     for host, ranks in hosts.items():
-        message = f"{_who(ranks)}{f' on {host}' if host else ''} {state} at the end of --timeout"
+        message = f"{_who(ranks)}{f' on {host}' if host else ''} {state} when --timeout ran out"
         observations.append(Observation(Kind.OUT_OF_TIME, message, tuple(ranks), rank_env.rank, host, phase=phase))
     return observations
 
 
 def cut_off_host(store_keys: StoreKeys, rank_env: RankEnv, evidence: Sequence[Observation]) -> Observation | None:
-    """The host that every failed link has in common and whose ranks sent no report: it is lost, or its network is."""
+    """The host at the end of every closed link, none of whose ranks reported anything: the host or its network failed."""
     common = set.intersection(*({link.host, link.peer} for link in evidence)) if evidence else set()
     cut_off = next(((host, ranks) for host, ranks in store_keys.unreported().items() if host in common), None)
     if cut_off is None:
         return None
     host, ranks = cut_off
     node = next((link.node_rank for link in evidence if link.host == host), None)
-    message = f"{_who(ranks)} on {host}: the other hosts cannot reach it any more, and it has sent nothing since"
+    message = f"{host} ({_who(ranks)}) is no longer reachable from the other hosts"
     return Observation(Kind.HOST_LOST, message, tuple(ranks), rank_env.rank, host, node_rank=node, phase="mesh")
 
 

@@ -19,9 +19,9 @@ ENDS = {
     "ended": (Kind.DIED, "its ddpdoctor process ended"),
     "stopped": (
         Kind.STOPPED,
-        "its ddpdoctor process stopped answering although the machine responds: it is suspended or frozen",
+        "its ddpdoctor process stopped answering, although the machine answers (stopped or frozen)",
     ),
-    "silent": (Kind.HOST_LOST, "its machine stopped responding"),
+    "silent": (Kind.HOST_LOST, "its machine stopped answering"),
 }
 
 
@@ -67,7 +67,7 @@ def read(fd: int) -> Observation | None:
     who = f"rank {ranks[0]} on {host}" if notice["node_rank"] is None else f"node {notice['node_rank']} ({host})"
     return Observation(
         kind,
-        f"{who} is lost: it passed the node check, but before its ranks joined, {reason}",
+        f"{who} joined, but {reason} before its ranks joined",
         ranks,
         host=host,
         node_rank=notice["node_rank"],

@@ -123,7 +123,7 @@ class PeerMonitor:
         return self._link_checks.found if self._link_checks is not None else []
 
     def gloo(self) -> Observation | None:
-        """Why Gloo cannot work with the address that it would advertise here, None if it can."""
+        """Why Gloo cannot work with the address that it would publish here, None if it can."""
         if self.hosts < 2 and not os.environ.get("GLOO_SOCKET_IFNAME"):
             return None
         address, source = gloo_address(os.environ)
@@ -131,16 +131,16 @@ class PeerMonitor:
             return None
         given = f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}"
         if not address:
-            return self._about_gloo(Kind.GLOO_NO_INTERFACE, f"{given}: no such interface, or it has no address", given)
+            return self._about_gloo(Kind.GLOO_NO_INTERFACE, f"{given} matches no interface with an address", given)
         if self.hosts < 2 or not is_loopback(address):
             return None
         why = {
             "GLOO_SOCKET_IFNAME": f"{given} is the loopback interface",
             "hostname": f"the hostname resolves to {address}",
-            "nothing": "the hostname does not resolve to an address of this host, so Gloo uses the loopback",
+            "nothing": "the hostname resolves to no address of this host",
         }[source]
-        problem = f"{why}: Gloo would advertise {address}, which on every other host is that host itself"
-        return self._about_gloo(Kind.GLOO_LOOPBACK, problem, given if source == "GLOO_SOCKET_IFNAME" else address)
+        words = f"{why}, so Gloo would publish {address}"
+        return self._about_gloo(Kind.GLOO_LOOPBACK, words, given if source == "GLOO_SOCKET_IFNAME" else address)
 
     def _about_gloo(self, kind: Kind, problem: str, value: str) -> Observation:
         message = f"on {self.rank_env.host}, {problem}"
@@ -226,7 +226,7 @@ class PeerMonitor:
         return self._is_lost(own) if own is not None and is_lost and self._is_cut_off(address, seen.host) else None
 
     def _is_lost(self, own: HostCard) -> Observation:
-        cut = f"{own.host} cannot reach any other host: its network connection is down"
+        cut = f"{own.host} can no longer reach any other host (its network failed)"
         return observe_host(own, Kind.HOST_LOST, cut, self.rank_env.rank)
 
     def _is_cut_off(self, address: str, lost: str | None = None) -> bool:

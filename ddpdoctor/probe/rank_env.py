@@ -101,9 +101,7 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
         for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
             if environ.get(name):
                 raise BadEnvironment(f"{other} is {'empty' if other in environ else 'not set'}")
-        raise NoLauncherError(
-            "this process has no rank: neither RANK and WORLD_SIZE nor a scheduler's variables are set"
-        )
+        raise NoLauncherError("it has no rank (neither RANK and WORLD_SIZE nor a scheduler's variables are set)")
     counts = BY_HAND if environ.get("RANK") and environ.get("WORLD_SIZE") else row
     rank = _number(environ, _name(environ, counts.rank), 0)
     world_size = _number(environ, _name(environ, counts.world_size), 1, MOST_RANKS)
@@ -224,7 +222,7 @@ def _number(environ: Mapping[str, str], name: str, least: int, most: int | None 
     if number < least:
         raise BadEnvironment(f"{name}={number} is less than {least}")
     if most is not None and number > most:
-        raise BadEnvironment(f"{name}={value:.40} is too large (at most {most})")
+        raise BadEnvironment(f"{name}={value:.40} is too large for any job")
     return number
 
 

@@ -25,14 +25,14 @@ ATTEMPT_SECONDS = 3.0
 
 _PROBLEMS = {
     Kind.UNRESOLVABLE: "cannot resolve MASTER_ADDR",
-    Kind.STRANGER: "found no TCPStore at the master port (another program, or a suspended store)",
+    Kind.STRANGER: "found no TCPStore at the master port (another program, or a stopped store)",
     Kind.MASTER_WITHOUT_HOST: "found no machine at MASTER_ADDR",
     Kind.NO_ROUTE: "has no route to MASTER_ADDR",
-    Kind.REFUSED: "was refused at the master port (the machine responds, but nothing listens there)",
-    Kind.PORT_REJECTED: "cannot connect to the master port (a firewall rejects the connection)",
-    Kind.PORT_DROPPED: "got no answer from the master port although the machine responds (a firewall drops the packets)",
+    Kind.REFUSED: "is refused at the master port (the machine answers, but nothing listens there)",
+    Kind.PORT_REJECTED: "is rejected at the master port by a firewall",
+    Kind.PORT_DROPPED: "gets no answer from the master port (the machine answers; a firewall drops packets)",
     Kind.UNREACHABLE: "cannot connect to the store of torchrun's agent",
-    Kind.SILENT: "got no answer from the master port (packets dropped, or no such machine)",
+    Kind.SILENT: "gets no answer from the master port (packets dropped, or no such machine)",
 }
 
 
@@ -110,11 +110,13 @@ def _explain(rank_env: RankEnv, error: StoreError, seconds: float) -> Observatio
     kind = _kind(error)
     if rank_env.hosts_store and kind is not Kind.UNRESOLVABLE:
         kind = Kind.MASTER_ELSEWHERE
-        message = f"{rank_env.name} is rank 0, but MASTER_ADDR={rank_env.master_addr} is not its address ({error})"
+        message = (
+            f"MASTER_ADDR={rank_env.master_addr} is not the machine of {rank_env.name}, which hosts the store ({error})"
+        )
     else:
         message = f"{rank_env.name} {_PROBLEMS[kind]} after {seconds:.0f} s: {error}"
     if kind in (Kind.REFUSED, Kind.STRANGER) and rank_env.uses_agent_store:
-        slow = "; the agent may be suspended, or its DNS slow (it looks up the name of every client)"
+        slow = "; the agent is stopped, or its resolver is slow"
         message = f"{rank_env.name} {_PROBLEMS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
         return _observe(rank_env, Kind.UNREACHABLE, message)
     observation = _observe(rank_env, kind, message)
@@ -127,7 +129,7 @@ def _absent_head(rank_env: RankEnv, master: str, seconds: float) -> Observation:
     """Rank 0 is missing; with ddpdoctor's own launcher, all ranks of its node are."""
     count = (rank_env.local_world_size or 1) if rank_env.launcher == OWN_LAUNCHER else 1
     who = "rank 0" if count == 1 else f"node 0 (ranks 0-{count - 1})"
-    message = f"{who} did not open the store at {master}: refused for {seconds:.0f} s (seen by {rank_env.name})"
+    message = f"{who} did not open the store at {master} within {seconds:.0f} s (seen by {rank_env.name})"
     message += "; it was not started, or was given another port" if rank_env.launcher != OWN_LAUNCHER else ""
     node = None if rank_env.local_world_size is None else 0
     return Observation(
@@ -170,7 +172,7 @@ def host_store(rank_env: RankEnv) -> Server | None:
         other = "the store of another job"
     except (StoreError, StoreLost):
         other = "another program"
-    message = f"{rank_env.name} cannot host the store: {other} already listens on port {rank_env.master_port}"
+    message = f"{rank_env.name} cannot host the store: {other} listens on port {rank_env.master_port}"
     raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, message))
 
 

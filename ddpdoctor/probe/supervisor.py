@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in OUT_OF_FILES:
             raise
-        message = f"{rank_env.name} reached its limit of {file_limit()} open files before it started"
+        message = f"{rank_env.name} cannot start: its open files limit is {file_limit()}"
         seen = Observation(
             Kind.OUT_OF_FILES, message, (rank_env.rank,), rank_env.rank, rank_env.host, value=str(file_limit())
         )

@@ -39,10 +39,10 @@ def reported_failure(worker: EndedWorker, error: Mapping[str, Any]) -> Observati
     kind = Kind.OUT_OF_FILES if NO_FILES in error["message"] else Kind(error["kind"])
     problem = {
         Kind.IMPORT_FAILED: "could not import torch",
-        Kind.DUPLICATE_GPU: "uses a GPU that another rank uses too",
+        Kind.DUPLICATE_GPU: "has the same GPU as another rank",
         Kind.PEER_ERROR: f"lost its peers in {worker.phase}",
         Kind.WRONG_VALUE: "got a wrong result",
-        Kind.OUT_OF_FILES: f"reached its limit of open files in {worker.phase}",
+        Kind.OUT_OF_FILES: f"reached its open files limit in {worker.phase}",
     }.get(kind, f"failed in {worker.phase}")
     details = {name: error[name] for name in ("file", "line", "function", "value", "expected") if name in error}
     return replace(worker.observe(kind, f"{worker.rank_env.name} {problem}: {error['message']}"), **details)
@@ -53,7 +53,7 @@ def exit_observation(worker: EndedWorker, code: int) -> Observation:
     name = _signal(-code) if code < 0 else None
     last = worker.printed.last_error_line()
     if NO_FILES in last:
-        problem = f"reached its limit of open files in {worker.phase}"
+        problem = f"reached its open files limit in {worker.phase}"
         return worker.observe(Kind.OUT_OF_FILES, f"{worker.rank_env.name} {problem}: {last}")
     if name == "SIGABRT" and worker.phase not in ("start", "import") and worker.printed.lost_its_peers:
         message = f"{worker.rank_env.name} lost its peers in {worker.phase} and aborted: {last}"

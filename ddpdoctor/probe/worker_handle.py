@@ -123,8 +123,8 @@ class WorkerHandle:
     def look(self, now: float) -> Observation | None:
         """The problem with this worker: an error that it reported, its death, a suspension. None if it is healthy."""
         if self.call != DUE_CALL:
-            message = f"{self.rank_env.name} calls {self.call} while all others call {DUE_CALL}"
-            return replace(self.observe(Kind.MISMATCH, message), value=self.call, expected=DUE_CALL)
+            words = f"{self.rank_env.name} calls {self.call}, but all others call {DUE_CALL}"
+            return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
         if self.error is not None:
             return reported_failure(self, self.error)
         if self.process is not None and self.exit_code is None:
@@ -137,8 +137,8 @@ class WorkerHandle:
                 reported_failure(self, self.error) if self.error is not None else exit_observation(self, self.exit_code)
             )
         if self.messages < 0 and self.phase != "done":
-            problem = f"its worker (pid {self.pid}) closed its files but keeps running"
-            return self.observe(Kind.EXCEPTION, f"{self.rank_env.name} failed in {self.phase}: {problem}")
+            words = f"its worker (pid {self.pid}) closed its files and is still running"
+            return self.observe(Kind.EXCEPTION, f"{self.rank_env.name} failed in {self.phase}: {words}")
         stat = read_stat(self.pid) if self.pid else None
         if stat is None:
             return None
@@ -152,8 +152,8 @@ class WorkerHandle:
         self._still_since = self._still_since or now
         if now - self._still_since < (STOPPED_SECONDS if stat.state == "T" else TRACED_SECONDS):
             return None
-        how = "is suspended (state T)" if stat.state == "T" else "is stopped by a debugger (state t)"
-        return self.observe(Kind.STOPPED, f"{self.rank_env.name} {how} in {self.phase}: its worker, pid {self.pid}")
+        how = "is stopped (state T)" if stat.state == "T" else "is stopped by a debugger (state t)"
+        return self.observe(Kind.STOPPED, f"{self.rank_env.name} {how} in {self.phase}: worker pid {self.pid}")
 
     @property
     def waits(self) -> bool:
@@ -182,13 +182,13 @@ class WorkerHandle:
         """Where a late worker is stuck: outside of the collectives, waiting for its peers in one, or in the kernel."""
         stat = read_stat(self.pid) if self.pid else None
         if stat is not None and stat.state == "D":
-            message = (
-                f"{self.rank_env.name} is in an uninterruptible kernel call in {self.phase}: its worker, pid {self.pid}"
+            words = (
+                f"{self.rank_env.name} blocks in an uninterruptible kernel call in {self.phase}: worker pid {self.pid}"
             )
-            return self.observe(Kind.UNINTERRUPTIBLE, message)
-        if self.phase == "start":  # without a handler yet, the signal for its stack would kill the process
-            message = f"{self.rank_env.name} is stuck before importing torch: its worker, pid {self.pid}"
-            return self.observe(Kind.ELSEWHERE, message)
+            return self.observe(Kind.UNINTERRUPTIBLE, words)
+        if self.phase == "start":  # no handler for the signal that asks for its stack yet: it would end the process
+            words = f"{self.rank_env.name} does not start to import torch: worker pid {self.pid}"
+            return self.observe(Kind.ELSEWHERE, words)
         first = self._innermost()
         time.sleep(BETWEEN_LOOKS_SECONDS)
         second = self._innermost()

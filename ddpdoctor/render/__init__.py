@@ -9,7 +9,7 @@ from ddpdoctor.findings import Report
 
 __all__ = ["FORMATS", "render"]
 
-FORMATS = ("table", "json", "markdown", "junit", "sarif", "github")
+FORMATS = ("table", "json", "markdown", "junit", "sarif", "github", "concise")
 
 
 def render(report: Report, form: str, **options: object) -> str:

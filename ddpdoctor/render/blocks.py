@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.findings import Finding, Report, Role, Severity
 
-__all__ = ["Block", "blocks_of", "hidden_in"]
+__all__ = ["Block", "blocks_of", "hidden_in", "is_harmless"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Block:
 
 def blocks_of(report: Report, *, is_verbose: bool = False) -> list[Block]:
     """All findings of a report but the harmless ones, which only a verbose screen shows, in the report's order."""
-    shown = [finding for finding in report.findings if is_verbose or finding not in hidden_in(report)]
+    shown = [finding for finding in report.findings if is_verbose or not is_harmless(finding)]
     causes = {(finding.job, finding.code) for finding in shown if finding.role is not Role.CONSEQUENCE}
     leading = [f for f in shown if not (f.role is Role.CONSEQUENCE and (f.job, f.caused_by) in causes)]
     blocks = []
@@ -53,10 +53,11 @@ def blocks_of(report: Report, *, is_verbose: bool = False) -> list[Block]:
 
 def hidden_in(report: Report) -> tuple[Finding, ...]:
     """The harmless findings: noise, and notes that only follow from something else."""
-    return tuple(finding for finding in report.findings if _is_harmless(finding))
+    return tuple(finding for finding in report.findings if is_harmless(finding))
 
 
-def _is_harmless(finding: Finding) -> bool:
+def is_harmless(finding: Finding) -> bool:
+    """Noise, and notes that only follow from something else."""
     is_note = finding.worst is Severity.NOTE
     return finding.role is Role.NOISE or (is_note and finding.role is Role.CONSEQUENCE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -27,14 +27,16 @@ MARKS = {
 UNKNOWN = ("?", "magenta")
 
 
-def job_table(report: Report, width: int) -> Iterator[Text]:
-    """One row a job: name, outcome, cause, who."""
-    if len(report.jobs) > MOST_JOBS_IN_FULL:
+def job_table(report: Report, jobs: Sequence[ExaminedJob], width: int) -> Iterator[Text]:
+    """One row per job: name, outcome, cause, who."""
+    if not jobs:
+        return
+    if len(jobs) > MOST_JOBS_IN_FULL:
         yield Text("one job in full: add --job NAME", style="dim")
-    longest = min(LONGEST_NAME, max(cell_len(printable(job.name)) for job in report.jobs))
-    outcomes = {job.name: _outcome(job) for job in report.jobs}
+    longest = min(LONGEST_NAME, max(cell_len(printable(job.name)) for job in jobs))
+    outcomes = {job.name: _outcome(job) for job in jobs}
     widest = max(map(len, outcomes.values()))
-    for job in report.jobs:
+    for job in jobs:
         mark, style = MARKS.get(job.outcome, UNKNOWN)
         name = printable(job.name)
         row = Text(f"{mark} ", style=style).append(f"{name:<{longest}}  ", style="bold default")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ddpdoctor.render.markdown import prose, table
 from ddpdoctor.rules import AREAS, Rule, area_of
 
-__all__ = ["area_page", "as_dict", "listed", "page", "pages"]
+__all__ = ["area_page", "as_dict", "listed", "matches", "page", "pages"]
 
 
 def page(rule: Rule, form: str, width: int = 100) -> str:
@@ -35,6 +35,14 @@ def listed(rules: Iterable[Rule], form: str, width: int = 100) -> str:
         rows = ((r.code, r.severity.value, r.name, prose(r.title)) for r in rules)
         return table(("code", "severity", "name", "what it is"), rows) + "\n"
     return "".join(_line(r, width) for r in rules)
+
+
+def matches(rules: Sequence[Rule], form: str, width: int, most: int) -> str:
+    """What a search found, best first: in a table the first `most` of them, and how to go on."""
+    if form != "table":
+        return listed(rules, form, width)
+    left = f"{len(rules) - most} more; add a word. " if len(rules) > most else ""
+    return listed(rules[:most], form, width) + f"\n{left}ddpdoctor explain {rules[0].code} shows the first one.\n"
 
 
 def pages(rules: Iterable[Rule]) -> dict[str, str]:

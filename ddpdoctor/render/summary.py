@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from ddpdoctor.findings import Report, Verdict
-from ddpdoctor.render.blocks import hidden_in
+from ddpdoctor.findings import Finding, Report, Verdict
+from ddpdoctor.render.blocks import is_harmless
 from ddpdoctor.render.plain import printable
 from ddpdoctor.render.words import counted, joined, listed, seconds_text
 
@@ -33,8 +33,9 @@ def summary(report: Report, *, is_verbose: bool) -> Iterator[Text]:
         yield Text(printable(skipped), style="dim")
     if is_verbose:
         yield Text(_rules(report), style="dim")
-    code = next((f.code for f in report.findings if f not in hidden_in(report)), "")
-    words = [_counts(report), _checked(report), seconds_text(report.seconds)]
+    shown = [finding for finding in report.findings if not is_harmless(finding)]
+    code = next((finding.code for finding in shown), "")
+    words = [_counts(shown), _checked(report), seconds_text(report.seconds)]
     more = f"ddpdoctor explain {printable(code)}" if code else ""
     line = Text(_verdict(report), style=f"bold {COLOURS[report.verdict]}")
     line.append(f" · {joined(words)}" if _verdict(report) else joined(words), style="not bold default")
@@ -46,8 +47,8 @@ def _verdict(report: Report) -> str:
     return report.verdict.value if report.verdict in (Verdict.PASS, Verdict.INCOMPLETE) else ""
 
 
-def _counts(report: Report) -> str:
-    counts = Counter(finding.worst.value for finding in report.findings if finding not in hidden_in(report))
+def _counts(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.worst.value for finding in findings)
     return ", ".join(counted(counts[word], word) for word in ("error", "warning", "note") if counts[word])
 
 
@@ -69,7 +70,7 @@ def _skipped_inputs(report: Report) -> str:
 
 
 def _rules(report: Report) -> str:
-    """`233 rules passed, 119 checks skipped (no NVIDIA GPU here: 83, other: 36)`."""
+    """`233 rules passed, 119 checks skipped (no NVIDIA GPU: 83, other: 36)`."""
     line = f"{counted(len(report.passed), 'rule')} passed"
     if not report.skipped:
         return line

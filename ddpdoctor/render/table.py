@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from itertools import islice
 
 from rich.cells import cell_len
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ddpdoctor.examined import ExaminedJob
 from ddpdoctor.findings import Finding, Report, Role, Severity
 from ddpdoctor.render.blocks import Block, blocks_of, hidden_in
 from ddpdoctor.render.excerpts import COLOURS, excerpt_lines
@@ -70,12 +72,14 @@ class _Screen:
         if not self._is_quiet and not self._names_its_subject():
             self._print(Text(printable(self._report.subject), style="bold"))
         jobs = self._report.jobs
-        if len(jobs) > 1 and not self._is_quiet:
-            for line in job_table(self._report, self._console.width):
-                self._print(line)
-            self._space()
+        is_short = len(jobs) > MOST_JOBS_IN_FULL
+        if is_short and not self._is_quiet:
+            self._show_jobs(jobs)
         if len(jobs) <= MOST_JOBS_IN_FULL or self._is_verbose or self._is_quiet:
             self._show_blocks()
+        if len(jobs) > 1 and not is_short and not self._is_quiet:
+            named = {finding.job for block in self._blocks for finding in block.findings}
+            self._show_jobs([job for job in jobs if job.name not in named])
         self._show_failures()
         if self._is_quiet:
             return
@@ -84,14 +88,20 @@ class _Screen:
         for line in summary(self._report, is_verbose=self._is_verbose):
             self._print(line)
 
+    def _show_jobs(self, jobs: Sequence[ExaminedJob]) -> None:
+        for line in job_table(self._report, jobs, self._console.width):
+            self._print(line)
+        if jobs:
+            self._space()
+
     def _names_its_subject(self) -> bool:
         """Whether the first finding shows by itself the only thing that was read."""
         if not self._report.subject:
             return True
         excerpt = self._blocks[0].first.excerpt if self._blocks else None
-        if excerpt is None or self._report.jobs or len(self._report.inputs) > 1:
+        if excerpt is None or self._report.jobs:
             return False
-        return not excerpt.is_numbered or len(self._report.inputs) == 1
+        return not excerpt.is_numbered or sum(each.is_named for each in self._report.inputs) == 1
 
     def _show_blocks(self) -> None:
         jobs = {job.name: job for job in self._report.jobs} if len(self._report.jobs) > 1 else {}

@@ -77,6 +77,7 @@ class Rule:
     yields_to: tuple[str, ...] = ()
     speaker: Speaker = Speaker.CULPRIT
     also_in: tuple[str, ...] = ()
+    is_last_resort: bool = False
 
     @property
     def is_of_logs(self) -> bool:
@@ -158,6 +159,7 @@ def cause(
     speaker: Speaker = Speaker.CULPRIT,
     also_in: tuple[str, ...] = (),
     all_attempts: bool = False,
+    is_last_resort: bool = False,
 ) -> Callable[[Check], Cause]:
     """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
     logs, by its signatures, has a function without parameters and without a body: its manual.
@@ -177,6 +179,7 @@ def cause(
         explains: codes that follow from this cause on the same host, although their stages do not say so.
         yields_to: codes of more precise causes: a line that a signature of theirs matches as well shows only these.
         speaker: who prints the lines that its signatures match.
+        is_last_resort: judged after all others, and only where none of them found an error.
         also_in: commands that show this cause besides the one of its own area: ports, net, gpus, versions.
 
     Raises:
@@ -208,6 +211,7 @@ def cause(
             yields_to=yields_to,
             speaker=speaker,
             also_in=also_in,
+            is_last_resort=is_last_resort,
         )
         _causes[code] = Cause(rule, all_attempts=all_attempts)
         return _causes[code]

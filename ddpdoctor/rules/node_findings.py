@@ -1,4 +1,4 @@
-"""From nodes that differ to findings: the minority is to blame; with two nodes or a tie all are named, with their values."""
+"""From nodes that differ to findings: the minority is at fault; with two nodes or a tie all are named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_EVIDENCE = 16
 
 
 def only_met(nodes: Nodes | None, *others: object | None) -> bool:
-    """Whether a rule that also judges something else has only the nodes to go by.
+    """Whether a rule that also judges something else has only the nodes.
 
     Raises:
         CannotLook: it has neither.
@@ -25,19 +25,19 @@ def only_met(nodes: Nodes | None, *others: object | None) -> bool:
     if any(other is not None for other in others):
         return False
     if nodes is None:
-        not_here("neither other nodes nor a probe were looked at")
+        not_here("neither other nodes nor a probe were examined")
     return True
 
 
 def named(nodes: Iterable[Node]) -> str:
-    """Nodes for a sentence: `node 1 (b), node 3 (d)`; of many the first ones, and their number."""
-    found = list(nodes)
-    shown = ", ".join(node.title for node in found[:MOST_NAMED])
-    return shown + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
+    """Nodes for a sentence: `node 1 (b), node 3 (d)`; of many only the first ones, and their number."""
+    listed = list(nodes)
+    shown = ", ".join(node.title for node in listed[:MOST_NAMED])
+    return shown + (f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else "")
 
 
 def place(nodes: Iterable[Node]) -> Where:
-    """Where nodes are to blame: whatever all of them share."""
+    """The place of nodes that are at fault: whatever all of them share."""
     found = list(nodes)
     hosts, one = {node.host for node in found}, found[0] if len(found) == 1 else None
     is_rank = one is not None and one.form == Form.ENV
@@ -84,7 +84,7 @@ def differs(
     severity: Severity | None = None,
 ) -> Finding:
     """The finding that `what` is not the same on all nodes."""
-    told = "; ".join(f"{_group(nodes)}: {shorten(value)}" for value, nodes in split.groups[:4])
+    shown = "; ".join(f"{_group(nodes)}: {shorten(value)}" for value, nodes in split.groups[:4])
     more = f"; and {len(split.groups) - 4} more values" if len(split.groups) > 4 else ""
     common = split.common
     evidence = [
@@ -95,7 +95,7 @@ def differs(
     ]
     finding = about(
         split.odd,
-        f"{what} differs between the nodes ({told}{more}): expected one value",
+        f"{what} differs between nodes ({shown}{more})",
         path,
         "",
         "",
@@ -108,7 +108,7 @@ def differs(
 
 
 def _group(nodes: tuple[Node, ...]) -> str:
-    """The nodes of one value: by name while there are few, else their number."""
+    """The nodes of one value: by name if there are few, else their number."""
     if len(nodes) <= MOST_NAMED:
         return ", ".join(_short(node) for node in nodes)
     numbers = [n.rank if n.form == Form.ENV else n.node_rank for n in nodes]

@@ -1,4 +1,4 @@
-"""From what a probe observed to findings: one finding for each rank, or host, that an observation is about."""
+"""From what a probe observed to findings: one finding per rank, or per host, that an observation is about."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_A_HOST = frozenset(
         Kind.GLOO_UNREACHABLE,
     }
 )
-"""What one rank of a host sees, all its ranks see."""
+"""Observations that are the same for all ranks of a host."""
 
 
 def observed(observations: Iterable[Observation], *, expected: str = "") -> Iterator[Finding]:
@@ -39,7 +39,7 @@ def observed(observations: Iterable[Observation], *, expected: str = "") -> Iter
 
 
 def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
-    """Whether a rule that also judges these sections has only the probe to go by.
+    """Whether a rule that also judges these sections has only the probe.
 
     Raises:
         CannotLook: it has neither.
@@ -47,22 +47,22 @@ def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
     if all(section is not None for section in sections):
         return False
     if probe is None:
-        not_here("neither this machine nor a probe was looked at")
+        not_here("neither this machine nor a probe was examined")
     return True
 
 
 def is_second_store(probe: Probe) -> bool:
-    """Whether the store is a second one, at a port of its own: torchrun starts ranks only after its agents have met."""
+    """Whether the store is a second one, on its own port: torchrun starts ranks only after its agents have joined."""
     return probe.launcher == "torchrun"
 
 
 def lazily(probe: Probe) -> str:
-    """What the second try without `device_id` adds to a message about eager initialisation, "" when there was none."""
+    """What the second try without `device_id` adds to a message about eager initialization, "" if there was none."""
     if probe.retried_lazily is None:
         return ""
     if probe.retried_lazily == "works":
-        return "; without device_id (lazily created communicators) the same ranks work"
-    return "; without device_id (lazily created communicators) it fails as well"
+        return "; without device_id (lazy communicators) the same ranks work"
+    return "; without device_id (lazy communicators) it fails as well"
 
 
 def _finding(group: list[Observation], expected: str) -> Finding:

@@ -22,3 +22,9 @@ class RecordingListener:
 
     def notice(self, text: str) -> None:
         self.notices.append(text)
+
+    def warning(self, text: str) -> None:
+        self.notices.append(text)
+
+    def error(self, text: str) -> None:
+        self.notices.append(text)

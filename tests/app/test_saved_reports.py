@@ -60,7 +60,8 @@ def test_a_damaged_report_is_said_to_be_one(saved: Path, tmp_path: Path, damage:
     path.write_text(damage(saved.read_text()))  # type: ignore[operator]
     report = _report_of(path)
     assert report.verdict.value == "incomplete"
-    assert str(path) in report.failures[0]
+    assert [each.path for each in report.not_understood] == [str(path)]
+    assert report.not_understood[0].reason
 
 
 def test_a_report_on_standard_input_is_read(saved: Path) -> None:

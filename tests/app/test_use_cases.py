@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,22 @@ import pytest
 from machines import machine
 
 from ddpdoctor.app.compare import compare_nodes
-from ddpdoctor.app.hang import ALIKE, HangOptions, examine_running_job
+from ddpdoctor.app.hang import HangOptions, examine_running_job
 from ddpdoctor.app.lint import LintInputs, lint_inputs
 from ddpdoctor.app.parts import SECTIONS, examine_part
 from ddpdoctor.app.preflight import Detail, preflight
 from ddpdoctor.app.preflight_plan import PreflightOptions
 from ddpdoctor.app.request import Request, UsageError
-from ddpdoctor.app.rule_selection import rule_named, rules_for
+from ddpdoctor.app.rule_search import search
 from ddpdoctor.app.run import RunOptions, diagnose, run_job
+from ddpdoctor.app.settings import read_settings
+from ddpdoctor.app.settings_files import SITE_VARIABLE
+from ddpdoctor.examined import SectionState
 from ddpdoctor.facts.codec import encode
-from ddpdoctor.facts.hang import Hang, RankProcess
+from ddpdoctor.facts.gaps import Gap, Why
+from ddpdoctor.facts.hang import Hang, RankProcess, StackFrame
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.findings import Verdict
 from tests.app.listener import RecordingListener
 
 
@@ -75,6 +81,15 @@ def test_facts_that_cannot_be_read_make_a_report_of_lint_and_hang(tmp_path: Path
             assert str(path) in listener.notices[0]
 
 
+def test_facts_that_never_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpdoctor.app.facts_source.ANSWER_SECONDS", 0.1)
+    pipe = tmp_path / "facts.json"
+    os.mkfifo(pipe)
+    report, _ = examine_part("env", Request(facts=pipe, listener=RecordingListener()))
+    assert report.exit_code(None) == 3
+    assert "no answer within" in report.failures[0]
+
+
 def test_compare_names_what_differs(tmp_path: Path) -> None:
     facts = machine("cpu_vm")
     assert facts.versions is not None
@@ -107,20 +122,30 @@ def test_preflight_of_saved_facts_shows_the_whole_report(tmp_path: Path) -> None
     assert listener.phases == []
 
 
-def test_ranks_that_cannot_be_told_apart_are_a_notice(tmp_path: Path) -> None:
-    idle = tuple(RankProcess(pid, rank=rank, cpu_share=0.0) for rank, pid in enumerate((10, 11)))
-    facts = Facts(schema=SCHEMA, collected_at="", hostname="a", hang=Hang(processes=idle))
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, Verdict.INCOMPLETE), (0.9, Verdict.PASS)])
+def test_without_stacks_nothing_passed_and_the_report_says_what_to_run(
+    tmp_path: Path, share: float, verdict: Verdict
+) -> None:
+    busy = tuple(RankProcess(pid, rank=rank, cpu_share=share) for rank, pid in enumerate((10, 11)))
+    gap = Gap("hang.stacks", "py-spy is not installed; pip install py-spy && ddpdoctor hang", Why.NOT_HERE)
+    facts = Facts(schema=SCHEMA, collected_at="", hostname="a", hang=Hang(processes=busy, gaps=(gap,)))
     path = saved(tmp_path / "facts.json", facts)
-    listener = RecordingListener()
-    options = HangOptions((), 0.0, has_stacks=True, has_ras=False)
-    report, _ = examine_running_job(Request(facts=path, listener=listener), options)
-    assert listener.notices == ([] if report.findings else [ALIKE])
-    examine_running_job(Request(facts=path, quiet=True, listener=listener), options)
-    assert len(listener.notices) <= 1
+    report, _ = examine_running_job(Request(facts=path), HangOptions((), 0.0, has_stacks=True, has_ras=False))
+    assert (report.findings, report.passed, report.verdict) == ((), (), verdict)
+    assert {each.reason for each in report.skipped if "py-spy" in each.reason} == {gap.reason}
+
+
+def test_with_stacks_rules_pass(tmp_path: Path) -> None:
+    frame = StackFrame("train.py", 10, "step")
+    seen = tuple(RankProcess(pid, rank=rank, cpu_share=0.9, frames=(frame,)) for rank, pid in enumerate((10, 11)))
+    facts = Facts(schema=SCHEMA, collected_at="", hostname="a", hang=Hang(processes=seen))
+    path = saved(tmp_path / "facts.json", facts)
+    report, _ = examine_running_job(Request(facts=path), HangOptions((), 0.0, has_stacks=True, has_ras=False))
+    assert report.passed
 
 
 def test_hang_refuses_a_process_that_does_not_exist() -> None:
-    with pytest.raises(UsageError, match="no process has this id"):
+    with pytest.raises(UsageError, match="no such process"):
         examine_running_job(Request(), HangOptions((1 << 30,), 0.0, has_stacks=False, has_ras=False))
 
 
@@ -149,15 +174,46 @@ def test_a_job_that_cannot_be_started_has_a_shells_exit_code() -> None:
             run_job(request, RunOptions(is_checked=False))
 
 
-def test_a_settings_file_that_cannot_be_read_is_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool")
+def test_a_settings_file_that_cannot_be_read_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.ddpdoctor")
     monkeypatch.chdir(tmp_path)
-    listener = RecordingListener()
-    assert rules_for(Request(select="ENV001", listener=listener), ("environ",))
-    assert "pyproject.toml was not read" in listener.notices[0]
+    settings = read_settings({SITE_VARIABLE: ""})
+    assert settings.values == {}
+    assert f"{tmp_path}/pyproject.toml: settings not used" in settings.warnings[0]
 
 
 def test_a_rule_is_found_by_code_or_name() -> None:
-    assert rule_named("launch001") is rule_named("launcher_args_after_script")
-    with pytest.raises(UsageError, match="did you mean"):
-        rule_named("LAUNCH1")
+    assert search("launch001") == search("launcher_args_after_script")
+    with pytest.raises(UsageError, match="did you mean LAUNCH001"):
+        search("LAUNCH1")
+
+
+def test_more_ranks_than_a_node_can_run_are_not_probed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    found = preflight(Request(launch=("torchrun", "--nproc_per_node", "99999", str(script))), PreflightOptions())
+    assert found.facts.probe is None
+    (reason,) = [gap.reason for gap in found.facts.gaps if gap.path == "probe"]
+    assert "99999 ranks on one node are too many" in reason
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("docker run --rm img torchrun --nproc_per_node 2 train.py", "runs in a container (docker)"),
+        ("apptainer exec img.sif torchrun --nproc_per_node 2 train.py", "runs in a container (apptainer)"),
+        ("srun --container-image=img.sqsh torchrun --nproc_per_node 2 train.py", "runs in a container (srun)"),
+        ("ssh gpu-07 torchrun --nproc_per_node 2 train.py", "runs on another machine (ssh)"),
+    ],
+)
+def test_the_machine_does_not_vouch_for_what_runs_elsewhere(words: str, reason: str) -> None:
+    found = preflight(Request(launch=tuple(words.split())), PreflightOptions())
+    gaps = {gap.path: gap.reason for gap in found.facts.gaps}
+    assert (found.facts.probe, found.facts.versions) == (None, None)
+    assert reason in gaps["probe"]
+    assert reason in gaps["versions"]
+    states = {each.area: each.state for each in found.report.sections}
+    assert (states["probe"], states["versions"]) == (SectionState.SKIPPED, SectionState.SKIPPED)
+    if "docker" in words:
+        assert {"HOST004", "HOST006", "HOST008"} <= {each.code for each in found.report.skipped}
+        assert not found.report.is_incomplete

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpdoctor.causality.arrange import arrange
 from ddpdoctor.causality.graph import CausalGraph
-from ddpdoctor.findings import Finding, Role, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, Role, Severity, Where
 from ddpdoctor.rules import load
 
 GRAPH = CausalGraph(load())
@@ -51,3 +51,50 @@ def test_an_umbrella_is_a_cause_only_where_nothing_is_more_precise() -> None:
 
 def test_a_report_with_an_error_always_has_a_cause() -> None:
     assert _told(_of("LOG005")) == [("LOG005", Role.CAUSE, None)]
+
+
+def _on_gpu(code: str, gpu: int, host: str | None = None) -> Finding:
+    return Finding(code, code=code, severity=Severity.ERROR, where=Where(gpu=gpu, host=host))
+
+
+def test_a_version_that_differs_comes_before_the_service_that_it_keeps_from_starting() -> None:
+    found = _told(_of("TOPO019"), _of("TOPO007"), _of("TOPO008"))
+    assert found[0] == ("TOPO008", Role.CAUSE, None)
+    assert {cause for _, role, cause in found[1:] if role is Role.CONSEQUENCE} == {"TOPO008"}
+    assert _told(_of("TOPO019"), _of("TOPO007"))[0] == ("TOPO007", Role.CAUSE, None)
+
+
+def test_a_faulty_memory_row_explains_what_the_same_gpu_reports_besides() -> None:
+    one = [_on_gpu(code, 3) for code in ("GPU009", "GPU018", "GPU023", "GPU024")]
+    found = arrange([*one, _on_gpu("GPU018", 5)], GRAPH)
+    assert [(each.code, each.where.gpu) for each in found if each.role is Role.CAUSE] == [("GPU023", 3), ("GPU018", 5)]
+
+
+def test_findings_about_one_gpu_or_link_or_node_share_its_name() -> None:
+    link = Where(host="b", peer="a")
+    compared = (Evidence("nodes.traits", "x", "y"),)
+    node = Where(host="c", node_rank=2)
+    found = arrange(
+        [
+            _on_gpu("GPU009", 3, "a"),
+            _on_gpu("GPU018", 3, "a"),
+            _on_gpu("GPU018", 3, "b"),
+            Finding("slow", code="PROBE011", severity=Severity.ERROR, where=link),
+            Finding("lost", code="NET009", severity=Severity.ERROR, where=Where(host="a", peer="b")),
+            Finding("older", compared, code="VERSION002", severity=Severity.ERROR, where=node),
+            Finding("slower", compared, code="HOST012", severity=Severity.ERROR, where=node),
+            Finding("limit", code="HOST004", severity=Severity.ERROR, where=node),
+        ],
+        GRAPH,
+    )
+    groups = {(each.code, each.where.host): each.group for each in found}
+    assert groups == {
+        ("GPU009", "a"): "GPU 3 on a",
+        ("GPU018", "a"): "GPU 3 on a",
+        ("GPU018", "b"): None,
+        ("PROBE011", "b"): "link a - b",
+        ("NET009", "a"): "link a - b",
+        ("VERSION002", "c"): "node 2 (c)",
+        ("HOST012", "c"): "node 2 (c)",
+        ("HOST004", "c"): None,
+    }

@@ -56,7 +56,7 @@ def test_a_healthy_machine_is_looked_at_and_probed() -> None:
 def test_the_table_has_a_line_a_part_and_progress_goes_to_standard_error() -> None:
     done = _check()
     for part in ("environment", "host", "network", "GPUs", "topology", "versions", "probe"):
-        assert any(line.startswith(part) for line in done.stdout.splitlines()), f"{part}\n{done.stdout}"
+        assert any(line[2:].startswith(part) for line in done.stdout.splitlines()), f"{part}\n{done.stdout}"
     assert "every collective gave the right values" in " ".join(done.stdout.split())
     assert "ddpdoctor: probing the local ranks" in done.stderr
     assert "probing" not in done.stdout
@@ -96,7 +96,7 @@ def test_a_file_that_hides_a_module_is_named_and_disturbs_nobody_else(tmp_path: 
     assert done.returncode == 1, done.stderr
     found = report["findings"][0]
     assert (found["code"], found["where"]["file"]) == ("PROBE005", str(file))
-    assert f"{file} takes the place of the module {module}" in found["message"]
+    assert f"{file} shadows the module {module}" in found["message"]
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_a_probe_that_could_not_be_done_never_passes() -> None:
     assert check.returncode == 3
     report = json.loads(out)
     assert report["verdict"] == "incomplete"
-    assert "the probe could not run" in report["crashed"][0]["error"]
+    assert "the probe failed to run" in report["crashed"][0]["error"]
 
 
 def test_ranks_that_a_launcher_started_meet_and_the_first_one_tells(tmp_path: Path) -> None:

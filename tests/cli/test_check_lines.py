@@ -63,7 +63,7 @@ def test_a_port_that_something_listens_on_is_taken_and_another_one_is_given(line
     ) as other:
         assert other.stdout is not None
         port = other.stdout.readline().strip()
-        words = ("check", "--no-probe", "--no-meet", "--select", "NET001,LAUNCH", "--format", "json", "--")
+        words = ("check", "--no-probe", "--no-meet", "--select", "NET001,LAUNCH0", "--format", "json", "--")
         done = inside(*words, *line.format(port).split(), cwd=tmp_path)
         other.communicate("\n", timeout=30)
     (found,) = json.loads(done.stdout)["findings"]

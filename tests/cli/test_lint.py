@@ -49,7 +49,7 @@ def test_a_caret_stands_under_the_word(job: Path) -> None:
 def test_a_right_line_ends_with_0(job: Path) -> None:
     done = inside("lint", "--", "torchrun", "--standalone", "--nproc-per-node=2", "train.py", "--lr", "1", cwd=job)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.startswith("pass")
+    assert done.stdout.startswith("torchrun: 1 node x 2 ranks, train.py\npass")
 
 
 def test_the_report_has_the_place_and_the_command(job: Path) -> None:

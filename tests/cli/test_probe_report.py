@@ -37,4 +37,4 @@ def test_it_reports_what_the_ranks_observed() -> None:
 def test_a_selection_without_any_code_is_wrong_use() -> None:
     done = _report(select="NOPE")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("ddpdoctor: --select 'NOPE': expected a code")
+    assert done.stderr.startswith("error: --select 'NOPE': expected a code")

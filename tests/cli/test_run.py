@@ -91,12 +91,30 @@ def test_a_failure_is_triaged_on_standard_error_and_in_the_file(shell: Run, tmp_
     assert (done.returncode, done.stdout) == (1, line + "\n")
     assert "LOG012" in done.stderr
     found = json.loads(report.read_text())
+    assert [(job["outcome"], job["exit"]) for job in found["jobs"]] == [("failed", 1)]
+    assert {each["job"] for each in found["inputs"]} == {job["name"] for job in found["jobs"]}
     assert (found["command"], found["findings"][0]["code"], found["findings"][0]["where"]["rank"]) == (
         "run",
         "LOG012",
         1,
     )
     assert [path.read_text() for path in tmp_path.glob("ddpdoctor_output_*/output.log")] == [line + "\n"]
+
+
+def test_the_check_is_shown_before_the_job_starts(run: Run) -> None:
+    done = run("--no-probe", "--no-meet", "--anyway", "--", "sh", "-c", "echo job", shell='"$@" 2>&1')
+    said = done.stdout.splitlines()
+    start, job = said.index("ddpdoctor: starting: sh -c 'echo job'"), said.index("job")
+    assert start < job
+    assert any("host" in line for line in said[:start])
+    assert any(line.startswith(("pass", "warn", "fail", "incomplete", "1 ", "2 ")) for line in said[:start])
+
+
+def test_a_quiet_run_shows_only_what_is_wrong(run: Run) -> None:
+    done = run("--no-probe", "--no-meet", "--anyway", "--quiet", "--", "sh", "-c", "echo job")
+    assert done.stdout == "job\n"
+    assert "starting" not in done.stderr
+    assert "host " not in done.stderr
 
 
 BROKEN = """

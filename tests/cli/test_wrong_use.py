@@ -28,11 +28,27 @@ from commandline import doctor
         (["env", "--colour"], "--colour"),
         (["enf"], "'enf'"),
         (["explain", "nonsense-here"], "'nonsense-here'"),
-        (["explain", "x" * 5000], "is no code and no name"),
-        (["explain"], "CODE-or-name"),
+        (["explain", "x" * 5000], "unknown rule 'xxx"),
+        (["explain"], "WORD"),
         (["rules", "--format", "sarif"], "table, markdown, json"),
-        (["env", "--", "torchrun", "x.py"], "env takes no launch line"),
-        (["check", "--"], "nothing stands after --"),
+        (["env", "--", "torchrun", "x.py"], "`env` takes no launch command"),
+        (["env", "--quiet", "-v"], "contradict"),
+        (["-v", "env"], "ddpdoctor env -v"),
+        (["--versoin"], "did you mean --version?"),
+        (["env", "--format", "jso"], "did you mean json?"),
+        (["check", "--no-prob"], "did you mean --no-probe?"),
+        (["env", "--timeout"], "--timeout needs a value"),
+        (["chekc"], "did you mean check?"),
+        (["help", "chekc"], "did you mean check?"),
+        (["explain", "LAUNCH1"], "unknown rule 'LAUNCH1'; did you mean LAUNCH001?"),
+        (["check", "--select", "NOPE", "--", "torchrun", "x.py"], "--select 'NOPE'"),
+        (["--show-completion", "csh"], "'csh': no completion"),
+        (["check", "--"], "nothing after `--`"),
+        (["probe", "--nproc-per-node", "99999"], "--nproc-per-node 99999: expected 1 to "),
+        (["probe", "--nproc-per-node", "9" * 5000], "expected 1 to "),
+        (["probe", "--nproc-per-node", "0"], "'0'"),
+        (["probe", "--facts", "facts.json"], "--facts with probe"),
+        (["check", "--facts", "facts.json", "--", "torchrun", "train.py"], "ddpdoctor lint -- "),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
@@ -41,7 +57,8 @@ def test_it_is_refused_with_the_value_that_was_given(words: list[str], said: str
     assert done.returncode == 2
     assert done.stdout == ""
     assert said in done.stderr
-    assert done.stderr.startswith("ddpdoctor: ")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_launch_line_without_its_dashes_is_corrected() -> None:
@@ -63,11 +80,15 @@ def test_no_words_at_all_is_answered_with_the_help() -> None:
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ("[tool.ddpdoctor]\nselct = []", "selct is unknown"),
+        ("[tool.ddpdoctor]\nselct = []", "selct: unknown setting; did you mean select? allowed: format, select, "),
         ('[tool.ddpdoctor]\nselect = "ENV"', "expected a list of codes"),
         ("[tool.ddpdoctor]\nignore = [1]", "expected a list of codes"),
         ('[tool.ddpdoctor]\nignore = ["FOO"]', "[tool.ddpdoctor] ignore 'FOO'"),
-        ("[tool]\nddpdoctor = 3", "is no table"),
+        ('[tool.ddpdoctor]\nformat = "jsno"', "[tool.ddpdoctor] format = 'jsno': did you mean json? expected table, "),
+        ('[tool.ddpdoctor]\ntimeout = "10"', "[tool.ddpdoctor] timeout = '10': expected a number of seconds above 0"),
+        ("[tool.ddpdoctor]\nno-probe = 1", "[tool.ddpdoctor] no-probe = 1: expected true or false"),
+        ('[tool.ddpdoctor]\ntorch = "new"', "[tool.ddpdoctor] torch = 'new': expected a version"),
+        ("[tool]\nddpdoctor = 3", "tool.ddpdoctor = 3: expected a table"),
     ],
 )
 def test_broken_settings_are_refused(tmp_path: Path, toml: str, said: str) -> None:

@@ -133,3 +133,10 @@ def test_no_file_content_crashes_the_reader(tmp_path_factory: pytest.TempPathFac
     text = "0::/" + groups.replace("\0", "").encode("utf-8", "replace").decode()
     files = {name: limit.encode("utf-8", "replace").decode() for name in ("memory.max", "cpu.max", "pids.max")}
     read_cgroup(_tree(base, text, V2_MOUNT.format(root="/"), {f"sys/fs/cgroup/{n}": t for n, t in files.items()}))
+
+
+def test_a_hierarchy_that_cannot_be_read_is_no_machine_without_one(tmp_path: Path) -> None:
+    root = _tree(tmp_path, "0::/user.slice\n", V2_MOUNT.format(root="/"), {})
+    with pytest.raises(OSError, match="cannot be read"):
+        read_cgroup(root)
+    assert read_cgroup(_tree(tmp_path, "0::/user.slice\n", "", {})) is None

@@ -177,3 +177,18 @@ def test_work_that_never_returns_is_left_behind() -> None:
         call_with_timeout(lambda: time.sleep(30), 0.05)
     with pytest.raises(ZeroDivisionError):
         call_with_timeout(lambda: 1 // 0, 5)
+
+
+def test_what_cannot_be_read_has_a_gap_and_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "dev").write_text("not a folder: nothing below it can be looked at")
+    host = collect(Machine(root=Root(str(tmp_path)), environ={}, deadline=Deadline(20.0)))
+    assert host.shm_kind is None
+    unanswered = {gap.path for gap in host.gaps if gap.why is Why.UNANSWERED}
+    assert {"host.cgroup", "host.numa_nodes", "host.memory_total_bytes", "host.cpus_online"} <= unanswered
+    (tmp_path / "dev").unlink()
+    (tmp_path / "sys/devices/system/cpu").mkdir(parents=True)
+    host = collect(Machine(root=Root(str(tmp_path)), environ={}, deadline=Deadline(20.0)))
+    gap = host.gap("numa_nodes")
+    assert host.shm_kind == "missing"
+    assert gap is not None
+    assert gap.why is Why.NOT_HERE

@@ -7,7 +7,8 @@ import pytest
 from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.host import Limit, count_cpus, local_ranks, readable, visible_gpus
+from ddpdoctor.facts.host import Limit, count_cpus, local_ranks, readable, visible_gpus, world_ranks
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.versions import NcclLibrary, Versions, numbers
 
 FOUR = Gpu(devices=tuple(Device(i, uuid=f"GPU-{i}") for i in range(4)))
@@ -35,9 +36,19 @@ def test_the_launcher_says_how_many_ranks_run_here_before_the_gpus_do() -> None:
         "MASTER_ADDR": "h",
         "MASTER_PORT": "1",
     }
-    assert local_ranks(Environ(torchrun), FOUR) == 2
-    assert local_ranks(Environ({}), FOUR) == 4
-    assert local_ranks(Environ({}), None) is None
+    assert local_ranks(Environ(torchrun), FOUR, None) == 2
+    assert local_ranks(Environ({}), FOUR, None) == 4
+    assert local_ranks(Environ({}), None, None) is None
+
+
+def test_the_launch_line_says_how_many_ranks_run_here_before_all_others() -> None:
+    stale = Environ({"RANK": "0", "WORLD_SIZE": "512", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"})
+    assert local_ranks(stale, FOUR, Job(ranks_per_node=2)) == 2
+    assert local_ranks(stale, FOUR, Job()) == 8
+    assert world_ranks(stale, FOUR, Job(ranks_per_node=2, world_size=6)) == 6
+    assert world_ranks(stale, FOUR, Job(ranks_per_node=2)) == 2
+    assert world_ranks(stale, FOUR, Job()) == 512
+    assert world_ranks(Environ({}), None, None) == 1
 
 
 @pytest.mark.parametrize(

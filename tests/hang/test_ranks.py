@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddpdoctor.collectors.hang.proc_watch import runs_gloo
+from ddpdoctor.collectors.hang.proc_watch import runs_gloo, watch
 from ddpdoctor.collectors.hang.rank_processes import find, processes
 from ddpdoctor.dumps.rank_activity import Activity, activity_of
 from ddpdoctor.engine import judge
@@ -274,8 +274,32 @@ def test_ranks_are_found_by_their_numbers_and_what_they_start_is_none(tmp_path: 
     assert _pids(root) == [12, 14]
     assert _pids(root, 10) == [12, 14]
     assert _pids(root, 14) == [14]
+    assert _pids(root, 20) == []
+    (tmp_path / "proc/20/maps").write_text("7f00-7f01 r-xp 0 0 0 /opt/torch/lib/libtorch_python.so\n")
     assert _pids(root, 20) == [20]
     assert _pids(root, 99) == []
+
+
+def test_a_given_process_that_is_no_rank_and_has_none_below_is_said_to_be_none(tmp_path: Path) -> None:
+    root = _tree(
+        tmp_path,
+        p1=(0, ["/sbin/init"], {}),
+        p5=(1, ["-bash"], {}),
+        p6=(5, ["python", "torchrun", "train.py"], {}),
+        p7=(1, ["python", "serve.py"], {}),
+        p10=(1, ["python", "train.py"], _rank(0)),
+    )
+    for pid in (1, 5, 6, 7):
+        (tmp_path / f"proc/{pid}/maps").write_text("7f00-7f01 r-xp 0 0 0 /usr/lib/libc.so.6\n")
+    known = processes(root)
+    asked = {pid: find(root, known, (pid,)) for pid in (1, 5, 6, 7, 10)}
+    assert {pid: bool(found.ranks) for pid, found in asked.items()} == {1: True, 5: False, 6: False, 7: False, 10: True}
+    assert asked[1].not_ranks == asked[10].not_ranks == ()
+    assert [each.pid for pid in (5, 6, 7) for each in asked[pid].not_ranks] == [5, 6, 7]
+    assert "is not a rank" in asked[5].not_ranks[0].reason
+    assert "launcher without ranks" in asked[6].not_ranks[0].reason
+    (tmp_path / "proc/7/maps").unlink()
+    assert "unknown" in find(root, known, (7,)).not_ranks[0].reason
 
 
 def test_slurms_numbers_and_spawned_ranks_are_found(tmp_path: Path) -> None:
@@ -298,6 +322,8 @@ def test_slurms_numbers_and_spawned_ranks_are_found(tmp_path: Path) -> None:
         p23=(20, ["python", "-c", "from multiprocessing.resource_tracker import main; main(3)"], {}),
     )
     assert _pids(root) == [10]
+    for pid in (21, 22):
+        (tmp_path / f"proc/{pid}/maps").write_text("7f00-7f01 r-xp 0 0 0 /opt/torch/lib/libtorch_cpu.so\n")
     assert _pids(root, 20) == [21, 22]
 
 
@@ -323,3 +349,12 @@ def test_work_that_takes_too_long_for_one_thing_goes_on_with_the_next() -> None:
     found, late = call_each_with_timeout(lambda n: gate.wait(60) if n == 2 else n, range(5), 0.2)
     gate.set()
     assert (sorted(found), late) == ([0, 1, 3, 4], [2])
+
+
+def test_a_process_that_ended_has_no_share_of_the_cpu(tmp_path: Path) -> None:
+    root = _tree(tmp_path, p10=(1, ["python", "train.py"], _rank(0)))
+    known = processes(root)
+    found = find(root, known)
+    (tmp_path / "proc/10/stat").unlink()
+    (process,) = watch(root, found.ranks, known, 0.0, "a")
+    assert (process.state, process.cpu_share) == ("X", None)

@@ -161,6 +161,10 @@ def test_without_stacks_the_threads_of_gloo_tell_who_waits_outside_of_every_coll
 
 def test_without_a_job_it_says_that_there_is_none() -> None:
     done = doctor("hang", str(os.getpid()), "--no-stacks", "--watch", "0.1", "--format", "json")
-    assert json.loads(done.stdout)["findings"] == []
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["findings"]) == (3, "incomplete", [])
+    (process,) = report["inputs"]
+    assert (process["kind"], process["understood"]) == ("process", False)
+    assert "is not a rank" in process["reason"]
     gone = doctor("hang", "4194303", "--no-stacks")
-    assert (gone.returncode, "no process has this id" in gone.stderr) == (2, True)
+    assert (gone.returncode, "no such process" in gone.stderr) == (2, True)

@@ -35,7 +35,7 @@ def test_a_task_that_never_comes_is_named_with_its_node() -> None:
             *("-N2", "--ntasks-per-node=2", "sh", "-c", words, "sh", *CHECK, "--join-timeout", "4"), timeout=120
         )
     assert done.returncode == 1
-    assert "rank 3 (node 1, n1) never arrived within 4 s" in " ".join(done.stdout.split())
+    assert "rank 3 (node 1, n1) did not join within 4 s" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow

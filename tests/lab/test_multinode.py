@@ -565,7 +565,7 @@ def test_a_guest_that_is_stopped_for_a_second_is_not_blamed(tmp_path: Path) -> N
     [
         pytest.param(Job.static, "probing", signal.SIGKILL, id="static-killed"),
         pytest.param(Job.c10d, "probing", signal.SIGINT, id="c10d-interrupted"),
-        pytest.param(Job.ranked, "meeting the other", signal.SIGKILL, id="env-killed"),
+        pytest.param(Job.ranked, "waiting for the other", signal.SIGKILL, id="env-killed"),
         pytest.param(Job.static, "probing", signal.SIGSTOP, id="static-frozen"),
     ],
 )

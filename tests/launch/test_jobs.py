@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddpdoctor.collectors.launch import collect_launch
 from ddpdoctor.facts.codec import decode, encode
 from ddpdoctor.facts.job import Job
@@ -45,3 +47,24 @@ def test_what_is_not_known_has_no_ranks() -> None:
 def test_a_job_survives_json() -> None:
     job = _job("torchrun --nproc_per_node=2 a.py")
     assert decode(Job, encode(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("line", "per_node", "world_size"),
+    [
+        ("torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=a:1 a.py", 8, 16),
+        ("torchrun --nnodes=1:4 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=a:1 a.py", 8, 32),
+        ("torchrun --nproc_per_node=gpu a.py", None, None),
+        ("accelerate launch --num_processes 4 a.py", 4, None),
+        ("accelerate launch --num_processes 8 --num_machines 2 --machine_rank 0 --main_process_ip a a.py", 4, 8),
+        ("deepspeed --num_gpus 4 a.py", 4, None),
+        ("srun --nodes=2 --ntasks-per-node=8 python a.py", 8, 16),
+        ("srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc_per_node=8 a.py", 8, 16),
+        ("python a.py", None, None),
+    ],
+)
+def test_the_ranks_of_a_node_and_of_the_job_are_counted(
+    line: str, per_node: int | None, world_size: int | None
+) -> None:
+    job = _job(line)
+    assert (job.ranks_per_node, job.world_size) == (per_node, world_size)

@@ -61,9 +61,12 @@ def test_512_rank_files_are_one_job(tmp_path: Path) -> None:
 
 def test_an_input_that_cannot_be_read_is_said_and_the_others_are_judged(tmp_path: Path) -> None:
     code, report = _triage(str(tmp_path / "missing.txt"), str(LOGS / "duplicate_gpu.txt"))
-    assert code == 3
+    assert code == 1
     assert report["findings"][0]["code"] == "GPU005"
-    assert "missing.txt: No such file or directory" in report["crashed"][0]["error"]
+    (missing,) = [each for each in report["inputs"] if not each["understood"]]
+    assert (missing["path"], missing["reason"]) == (str(tmp_path / "missing.txt"), "no such file")
+    code, report = _triage(str(tmp_path / "missing.txt"), str(LOGS / "healthy_exit_noise.txt"))
+    assert (code, report["verdict"]) == (3, "incomplete")
 
 
 def test_a_good_job_passes() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.triage import triaged
-from ddpdoctor.findings import Report, Role
+from ddpdoctor.findings import Report, Role, Severity
 
 REFUSED = (
     "gpu-7:8100:8155 [2] NCCL INFO Call to connect returned Connection refused, retrying\n" * 3
@@ -99,7 +99,7 @@ def _report(folder: Path, text: str) -> Report:
         (
             SEGMENT.format(line=103, reason="Cuda failure 'invalid argument'"),
             "HOST001",
-            "another reason than a lack of room",
+            "NCCL could not create its shared memory (",
         ),
         (
             SEGMENT.format(line=87, reason="posix_fallocate failed: No space left on device"),
@@ -132,7 +132,7 @@ def _report(folder: Path, text: str) -> Report:
         (
             "n1:9:9 [1] misc/nvmlwrap.cc:187 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found\n",
             "ENV064",
-            "Undetermined: several containers",
+            "Either several containers",
         ),
     ],
 )
@@ -163,6 +163,7 @@ def test_a_fault_of_a_kernel_comes_before_the_timeout_of_its_channel(tmp_path: P
     first, second = _report(tmp_path, text).findings
     assert (first.code, first.role) == ("GPU043", Role.CAUSE)
     assert (second.code, second.role, second.caused_by) == ("GPU040", Role.CONSEQUENCE, "GPU043")
+    assert second.worst is Severity.WARNING, "what follows is not the error of the report"
 
 
 @pytest.mark.parametrize(("at", "bus"), [("900.000001", "3b"), ("103.000001", "5e")])
@@ -175,3 +176,14 @@ def test_a_timeout_long_after_it_or_of_another_gpu_is_a_cause(tmp_path: Path, at
 def test_a_fault_of_a_program_alone_is_no_noise(tmp_path: Path) -> None:
     only = _report(tmp_path, XID.format(at="100.000001", bus="3b", code=31)).findings[0]
     assert (only.code, only.role) == ("GPU043", Role.CAUSE)
+
+
+def test_the_fix_of_an_exception_names_its_place_and_the_whole_traceback(tmp_path: Path) -> None:
+    found = next(each for each in _report(tmp_path, f"starting\n{RAISED}").findings if each.code == "LOG500")
+    assert found.fix == f"Correct /job/fit.py:31; full traceback: {tmp_path / 'out.log'}:2-5."
+
+
+def test_of_one_rank_that_raised_it_is_said_what_to_compare(tmp_path: Path) -> None:
+    text = "[rank0]: step 1\n" + "".join(f"[rank2]: {line}\n" for line in RAISED.splitlines())
+    found = next(each for each in _report(tmp_path, text).findings if "fit.py" in each.fix)
+    assert "only rank 2 raised it" in found.fix

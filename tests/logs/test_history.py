@@ -52,6 +52,17 @@ def _process(log: Log, rank: int | None) -> LogProcess:
             JobOutcome.COMPLETED,
         ),
         ("[rank1]: hello\n", ProcessOutcome.UNKNOWN, JobOutcome.UNKNOWN),
+        (
+            _steps("[rank1]: ", 4)
+            + RAISED.format(who="[rank1]: ").replace("ValueError: bad batch", "KeyboardInterrupt"),
+            ProcessOutcome.FAILED,
+            JobOutcome.INTERRUPTED,
+        ),
+        (
+            RAISED.format(who="[rank1]: ") + "Received 2 death signal, shutting down workers\n",
+            ProcessOutcome.FAILED,
+            JobOutcome.FAILED,
+        ),
     ],
 )
 def test_outcome_of_a_process_and_of_the_job(text: str, process: ProcessOutcome, job: JobOutcome) -> None:

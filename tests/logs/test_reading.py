@@ -74,9 +74,9 @@ def test_text_in_utf_16_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_no_log_is_said(tmp_path: Path) -> None:
-    assert _log(tmp_path / "a", random.Random(2).randbytes(9000)).sources[0].problem
+    assert _log(tmp_path / "a", random.Random(2).randbytes(9000)).sources[0].kind is InputKind.BINARY
     assert _log(tmp_path / "b", b"").sources[0].kind is InputKind.EMPTY
-    assert collect([str(tmp_path / "missing")], SIGNATURES).sources[0].problem == "No such file or directory"
+    assert collect([str(tmp_path / "missing")], SIGNATURES).sources[0].problem == "no such file"
     (tmp_path / "folder").mkdir()
     assert collect([str(tmp_path / "folder")], SIGNATURES).sources[0].problem
 

@@ -37,6 +37,7 @@ def test_the_host_gathers_all_and_everybody_is_told_its_verdict() -> None:
     assert [member.node.node_rank for member in host.members] == [0, 1, 2]
     assert host.is_main
     assert not host.missing
+    assert (host.absent, host.absent_count) == ((), 0)
     assert len(host.links) == 6
     assert all(link.works and link.latency_seconds for link in host.links)
     assert all(isinstance(each, ReceivedVerdict) and each.verdict["count"] == 3 for each in others)
@@ -95,6 +96,14 @@ def test_a_node_with_an_error_of_its_own_tells_all_at_once() -> None:
     assert [member.errors for member in host.members] == [(), (wrong,)]
     assert not host.links
     assert time.monotonic() - started < 10
+
+
+def test_who_had_not_joined_is_known_although_an_error_ended_the_wait() -> None:
+    port, wrong = free_port(), {"code": "NET017", "message": "the name of this host is a loopback address"}
+    (host,) = meet(attend(node(0, port, 3), errors=(wrong,), seconds=30.0))
+    assert isinstance(host, SessionResult)
+    assert (host.missing, host.lacking) == ((), 0), "nobody was waited for in full"
+    assert (host.absent, host.absent_count) == ((1, 2), 2)
 
 
 def test_a_node_of_another_job_is_turned_away_and_the_job_goes_on() -> None:
@@ -209,7 +218,7 @@ GARBAGE = {
     "nothing": b"",
     "random bytes": os.urandom(300),
     "a web browser": b"GET / HTTP/1.1\r\nHost: node0\r\n\r\n",
-    "half a line": b'{"ddpdoctor": 1',
+    "incomplete line": b'{"ddpdoctor": 1',
     "a line without end": b'{"a": "' + b"x" * (MAX_HELLO_BYTES + 9),
     "no object": b"[1, 2]\n",
     "deep": b"{" + b'"a":{' * 5000 + b"\n",

@@ -136,6 +136,8 @@ SuperMicro-SYS-421GE-TNHR2-LCC-Node12
 HPE-ProLiant-XL675d-Gen10Plus-N03
 lambda-hyperplane-8xH100SXM5-01
 MosaicML-Inst7-8xA100SXM4-Pod3
+HGX-B200-Node17-Row4
+ml-ws-RTX4090x2-lab3B
 Frontier09876.olcf.ornl.gov
 jwb0123.juwels.fzj.de
 """
@@ -154,6 +156,14 @@ def test_random_keys_are_removed(length: int) -> None:
     keys = ["".join(source.choices(string.ascii_letters + string.digits, k=length)) for _ in range(500)]
     removed = sum(key not in redact(f"before {key} after") for key in keys)
     assert removed >= (0.92 if length < 32 else 0.96) * len(keys)
+
+
+@pytest.mark.parametrize("length", [8, 10])
+def test_random_keys_in_groups_are_removed(length: int) -> None:
+    source = random.Random(length)
+    alphabet = string.ascii_letters + string.digits
+    keys = ["-".join("".join(source.choices(alphabet, k=length)) for _ in range(4)) for _ in range(500)]
+    assert sum(key not in redact(f"before {key} after") for key in keys) >= 0.96 * len(keys)
 
 
 def test_a_variable_is_removed_by_its_name_or_its_value() -> None:

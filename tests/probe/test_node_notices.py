@@ -26,7 +26,7 @@ def test_every_reader_learns_which_node_is_gone_and_how(end: NodeEnd, kind: Kind
     for each in found:
         assert each is not None
         assert (each.kind, each.host, each.node_rank, each.ranks) == (kind, "node2", 2, (4, 5))
-        assert each.message.startswith("node 2 (node2) is gone")
+        assert each.message.startswith("node 2 (node2) joined, but ")
 
 
 def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
@@ -36,7 +36,7 @@ def test_a_rank_without_a_node_number_is_called_by_its_rank() -> None:
     found = read(news.fd)
     news.close()
     assert found is not None
-    assert found.message.startswith("rank 1 on node1 is gone")
+    assert found.message.startswith("rank 1 on node1 joined, but ")
 
 
 def test_what_comes_too_late_is_not_written_into_another_file(tmp_path: Path) -> None:

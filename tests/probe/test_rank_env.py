@@ -93,12 +93,12 @@ def test_ranks_of_mpi_on_several_nodes_need_a_master() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("RANK", "a", "RANK='a' is no integer"),
+        ("RANK", "a", "RANK='a' is not an integer"),
         ("WORLD_SIZE", "0", "WORLD_SIZE=0 is less than 1"),
-        ("WORLD_SIZE", "9" * 20, "is more than any job has"),
-        ("LOCAL_RANK", "cuda:0", "LOCAL_RANK='cuda:0' is no integer"),
+        ("WORLD_SIZE", "9" * 20, "is too large for any job"),
+        ("LOCAL_RANK", "cuda:0", "LOCAL_RANK='cuda:0' is not an integer"),
         ("RANK", "-1", "RANK=-1 is less than 0"),
-        ("MASTER_PORT", "70000", "MASTER_PORT=70000 is no port"),
+        ("MASTER_PORT", "70000", "MASTER_PORT=70000 is not a port"),
         ("MASTER_ADDR", "", "MASTER_ADDR is empty"),
     ],
 )
@@ -109,5 +109,5 @@ def test_garbage_is_quoted(name: str, value: str, said: str) -> None:
 
 
 def test_a_login_shell_has_no_rank() -> None:
-    with pytest.raises(BadEnvironment, match="no launcher gave this process a rank"):
+    with pytest.raises(BadEnvironment, match="it has no rank"):
         read_rank_env({"PATH": "/bin"})

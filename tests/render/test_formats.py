@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from reports import CLEAN, REPORT, reports
 
 from ddpdoctor import __version__
-from ddpdoctor.findings import Evidence, Finding, Report, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, Report, Role, Severity, Where
 from ddpdoctor.render import FORMATS, render
 from ddpdoctor.render.markdown import code, fenced, prose
 
@@ -106,7 +106,7 @@ def test_fences_of_markdown_close(report: Report) -> None:
     assert not fence
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "concise"])
 def test_every_format_names_what_was_found_and_how_to_fix_it(form: str) -> None:
     said = render(REPORT, form)
     assert "ENV021" in said
@@ -179,3 +179,33 @@ def test_markdown_neutralises_markup() -> None:
 def test_a_pipe_does_not_end_a_cell() -> None:
     found = Finding("x", evidence=(Evidence("a|b", "c\nd", "e"),), severity=Severity.ERROR, code="ENV001", name="x")
     assert "| `a\\|b` | `c d` | `e` |" in render(_of(found), "markdown")
+
+
+def test_concise_is_one_line_a_finding() -> None:
+    at_line = Finding(message="first\nsecond \x1b[2J", code="SCRIPT024", where=Where(file="a.py", line=18, column=13))
+    of_rank = Finding(message="did not join", code="PROBE001", where=Where(rank=3))
+    on_host = Finding(message="too small", code="HOST001", where=Where(host="gpu-07"))
+    of_line = Finding(message="no endpoint", code="LAUNCH025", where=Where(column=10))
+    here = Finding(message="not set", code="ENV500")
+    assert render(_of(at_line, of_rank, on_host, of_line, here), "concise").splitlines() == [
+        "a.py:18:13: SCRIPT024 first second \\x1b[2J",
+        "rank 3: PROBE001 did not join",
+        "gpu-07: HOST001 too small",
+        "<launch>:1:10: LAUNCH025 no endpoint",
+        "n: ENV500 not set",
+    ]
+
+
+def test_concise_leaves_harmless_findings_out_unless_asked() -> None:
+    noise = Finding(message="harmless", code="LOG001", role=Role.NOISE)
+    assert render(_of(noise), "concise") == ""
+    assert render(_of(noise), "concise", verbose=True) == "n: LOG001 harmless\n"
+
+
+@given(reports)
+@settings(max_examples=50, deadline=None)
+def test_any_report_is_concise_lines_of_safe_characters(report: Report) -> None:
+    told = render(report, "concise", verbose=True)
+    failed = len(report.crashed) + len(report.failures) + len(report.not_understood)
+    assert len(told.splitlines()) == len(report.findings) + failed
+    assert "\x1b" not in told

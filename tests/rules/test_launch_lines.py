@@ -11,7 +11,7 @@ import pytest
 from cases import Case, all_cases, named
 from launches import LEGAL, NODES, TRAIN, WRONG, lint, write_files
 
-from ddpdoctor.findings import NodeCommand, Severity
+from ddpdoctor.findings import Finding, NodeCommand, Severity
 from ddpdoctor.rules import load
 from ddpdoctor.rules.views import line_rules
 
@@ -51,6 +51,58 @@ def test_the_nodes_of_a_job_are_held_against_each_other(case: Case, tmp_path: Pa
         assert report.findings[0].worst is Severity(case.keys["severity"])
     for name, value in case.where.items():
         assert getattr(report.findings[0].where, name) == value
+
+
+def _corrected(lines: list[str], findings: tuple[Finding, ...]) -> list[str]:
+    """The lines as the errors among the findings tell to correct them: each node is told one command only."""
+    told: dict[str, set[str]] = {}
+    for each in findings:
+        for command in each.commands if each.worst is Severity.ERROR else ():
+            told.setdefault(command.on, set()).add(command.command)
+    assert all(len(commands) == 1 for commands in told.values()), told
+    return [next(iter(told.get(f"node {i}", {line}))) for i, line in enumerate(lines)]
+
+
+@pytest.mark.parametrize("case", NODES, ids=lambda c: c.id)
+def test_corrections_of_several_nodes_agree_with_each_other(case: Case, tmp_path: Path) -> None:
+    write_files(tmp_path, {})
+    lines = case.text.splitlines()
+    report = lint(lines, cwd=tmp_path)
+    better = _corrected(lines, report.findings)
+    if better != lines:
+        left = {f.code for f in lint(better, cwd=tmp_path).findings if f.worst is Severity.ERROR}
+        assert not left & {f.code for f in report.findings if f.fix_commands}
+
+
+@pytest.mark.parametrize(
+    ("lines", "corrected"),
+    [
+        (
+            [
+                "torchrun --nnodes 2 --node_rank 0 train.py",
+                "torchrun --nnodes 2 --node_rank 0 --master_addr a train.py",
+            ],
+            [
+                "torchrun --nnodes 2 --node_rank 0 --master_addr=a train.py",
+                "torchrun --nnodes 2 --node_rank 1 --master_addr a train.py",
+            ],
+        ),
+        (
+            [
+                "torchrun --nnodes 2 --node_rank 0 --nproc_per_nodes 4 --master_addr a train.py",
+                "torchrun --nnodes 2 --node_rank 1 --master_addr b train.py --lr 1 --nproc_per_node 4",
+            ],
+            [
+                "torchrun --nnodes 2 --node_rank 0 --nproc_per_node 4 --master_addr a train.py",
+                "torchrun --nnodes 2 --node_rank 1 --master_addr a --nproc_per_node 4 train.py --lr 1",
+            ],
+        ),
+    ],
+)
+def test_two_wrong_lines_become_two_that_work_together(lines: list[str], corrected: list[str], tmp_path: Path) -> None:
+    write_files(tmp_path, {})
+    assert _corrected(lines, lint(lines, cwd=tmp_path).findings) == corrected
+    assert _codes(lint(corrected, cwd=tmp_path)) == []
 
 
 PROGRAMS = ("train.py", "spawn.py", "pretrain_gpt.py", "run.sh", "train_mpi.py", "tools/train.py")

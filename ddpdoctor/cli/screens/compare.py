@@ -30,7 +30,8 @@ def draw(report: Report, nodes: Sequence[Node], *, width: int, colour: bool, qui
     table.add_column("what", overflow="fold")
     for finding in report.findings:
         word = finding.worst.value
-        message = finding.text.replace(" differs between the nodes (", ": ").replace("): expected one value", "")
+        what, differs, values = finding.text.partition(" differs between nodes (")
+        message = f"{what}: {values.removesuffix(')')}" if differs else what
         table.add_row(Text(word, style=COLOURS[word]), Text(finding.code), Text(message))
     count = len(report.findings)
     words = f"{count} difference{'' if count == 1 else 's'}" if count else "no difference"

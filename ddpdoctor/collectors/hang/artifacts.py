@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ddpdoctor.dumps.flight_recorder import NOT_DUMPS
 from ddpdoctor.dumps.selection import NAMELESS, choose
@@ -11,30 +12,40 @@ from ddpdoctor.facts.hang import Dump, Hang, Stack
 from ddpdoctor.facts.log import InputKind, Log, LogSource
 from ddpdoctor.facts.ras import Ras
 
-__all__ = ["hang_artifacts"]
+__all__ = ["hang_artifacts", "hang_of_job"]
 
 MAX_TEXT_BYTES = 16 << 20
 
 
-def hang_artifacts(log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
-    """The dumps, stacks and RAS reports among the sources of a log, and those of `saved` facts; None without any.
-
-    A file that could not be read at all is a gap.
-    """
+def hang_artifacts(log: Log) -> Hang | None:
+    """The dumps, stacks and RAS reports among the sources of a log; None without any."""
     dumps = [source.name for source in log.sources if _is_dump(source)]
     texts = [source for source in log.sources if source.kind in (InputKind.STACKS, InputKind.RAS)]
-    if not dumps and not texts and not saved:
+    if not dumps and not texts:
         return None
     from ddpdoctor.collectors.hang.dumps import read_dumps
 
-    read = read_dumps(dumps) if dumps else ()
-    from_texts = _texts(texts)
+    return replace(_texts(texts), dumps=read_dumps(dumps) if dumps else ())
+
+
+def hang_of_job(found: Hang | None, log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
+    """The part of `found` that belongs to the sources of one job, and the `saved` facts; None without any.
+
+    A file that could not be read at all is a gap.
+    """
+    names = {source.name for source in log.sources}
+    dumps = tuple(dump for dump in (found.dumps if found is not None else ()) if dump.source in names)
+    stacks = tuple(stack for stack in (found.stacks if found is not None else ()) if stack.source in names)
+    ras = tuple(report for report in (found.ras if found is not None else ()) if report.source in names)
+    gaps = tuple(gap for gap in (found.gaps if found is not None else ()) if gap.path.removeprefix("hang.") in names)
+    if not (dumps or stacks or ras or gaps or saved):
+        return None
     return Hang(
-        dumps=(*read, *(dump for hang in saved for dump in hang.dumps)),
-        stacks=from_texts.stacks,
+        dumps=(*dumps, *(dump for hang in saved for dump in hang.dumps)),
+        stacks=stacks,
         processes=tuple(process for hang in saved for process in hang.processes),
-        ras=(*from_texts.ras, *(report for hang in saved for report in hang.ras)),
-        gaps=(*from_texts.gaps, *_gaps(read)),
+        ras=(*ras, *(report for hang in saved for report in hang.ras)),
+        gaps=(*gaps, *_gaps(dumps)),
     )
 
 

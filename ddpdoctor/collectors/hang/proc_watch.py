@@ -47,7 +47,7 @@ class ProcSnapshot:
     def __init__(self, root: Root, pid: int) -> None:
         fields = (root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
         self.state = fields[0] if fields else "X"
-        self.ticks = int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+        self.ticks = int(fields[11]) + int(fields[12]) if len(fields) > 12 else None
         status = root.line(f"/proc/{pid}/status") or ""
         self.switches = _field(status, "voluntary_ctxt_switches")
         self.tracer = _field(status, "TracerPid")
@@ -79,6 +79,8 @@ def _process(
     now = ProcSnapshot(root, entry.pid)
     call, file = _call(root, entry.pid)
     passed = max(now.at - before.at, 0.001)
+    has_ticks = now.ticks is not None and before.ticks is not None  # one that has ended has none
+    used = (now.ticks or 0) - (before.ticks or 0) if has_ticks else None
     switches = None if now.switches is None or before.switches is None else now.switches - before.switches
     return RankProcess(
         pid=entry.pid,
@@ -95,7 +97,7 @@ def _process(
         call=call,
         file=file,
         kernel_stack=_kernel_stack(root, entry.pid),
-        cpu_share=round((now.ticks - before.ticks) / os.sysconf("SC_CLK_TCK") / passed, 2),
+        cpu_share=None if used is None else round(used / os.sysconf("SC_CLK_TCK") / passed, 2),
         switches=switches,
         runs_gloo=runs_gloo(root, entry.pid),
         traced_by=now.tracer or None,

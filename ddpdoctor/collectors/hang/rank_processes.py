@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.hang import NamedProcess
 from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.variables import is_relevant
 from ddpdoctor.system.machine import Root
@@ -20,6 +21,7 @@ SECONDS = 0.5
 """How long /proc may take per process: reading one that is stuck in the kernel, such as on a dead mount, blocks forever."""
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _OWN = ("ddpdoctor", "py-spy")
+_TORCH = "libtorch"
 _AGENTS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "srun", "mpirun")
 
 
@@ -57,10 +59,13 @@ class ProcEntry:
 
 @dataclass(frozen=True, slots=True)
 class FoundRanks:
-    """The ranks of one job on this node, each with its process; `unreadable` counts Python processes of other users."""
+    """The ranks of one job on this node, by their pids, with the process of each; `unreadable` are processes of others,
+    `not_ranks` the given processes that are not ranks and have none below them.
+    """
 
     ranks: tuple[tuple[ProcEntry, Environ], ...]
     unreadable: int = 0
+    not_ranks: tuple[NamedProcess, ...] = ()
 
 
 def processes(root: Root) -> dict[int, ProcEntry]:
@@ -81,11 +86,12 @@ def _words(root: Root, pid: int) -> tuple[str, ...]:
 
 
 def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *, with_own: bool = False) -> FoundRanks:
-    """The ranks among `known` processes: all that a launcher numbered, or `pids` and their descendants.
+    """The ranks among `known` processes: all that a launcher numbered, or those at and below `pids`.
 
-    A rank is the first Python process that has its number: its children inherit the number and are not ranks. With
-    `pids`, a process without a number and without ranks among its descendants counts as a rank too. `with_own` includes
-    ddpdoctor's own processes. An unreadable sibling of a launcher's ranks counts as one of them.
+    A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
+    `pids`, a process without a number that has no rank below it counts as one if it has loaded torch: scripts may number
+    their ranks themselves. `with_own` counts the doctor's own processes among them.
+    A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)
@@ -106,8 +112,11 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
     silent = [known[pid] for pid in sorted(below) if known[pid].is_silent or pid in late]
     found += _silent(silent, tops.values())
     numbered = {entry.pid for entry, _ in found}
-    given = [entry for pid in wanted for entry in _given(pid, numbered, known)]
-    return FoundRanks((*found, *((entry, Environ()) for entry in given)), unreadable)
+    given = [entry for pid in wanted for entry in _given(root, pid, numbered, known)]
+    there = numbered | {entry.pid for entry in given}
+    others = [pid for pid in wanted if pid in known and not _below(known, (pid,)) & there]
+    not_ranks = tuple(NamedProcess(pid, _why_not(root, known[pid])) for pid in others)
+    return FoundRanks((*found, *((entry, Environ()) for entry in given)), unreadable, not_ranks)
 
 
 def _is_tool(entry: ProcEntry, with_own: bool) -> bool:
@@ -173,10 +182,40 @@ def _program(
     return entry, environ
 
 
-def _given(pid: int, numbered: set[int], known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
-    """The ranks at a given pid without numbered ranks: processes that torch.multiprocessing spawned, or the pid itself."""
+def _given(root: Root, pid: int, numbered: set[int], known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
+    """What the user points at where no rank has a number: the processes that torch.multiprocessing spawned, or the one
+    that has loaded torch.
+    """
     below = _below(known, (pid,))
     if pid not in known or below & numbered:
         return []
     spawned = [known[child] for child in sorted(below) if known[child].parent == pid and known[child].is_spawned]
-    return spawned if len(spawned) > 1 else [known[pid]]
+    candidates = spawned if len(spawned) > 1 else [known[pid]]
+    return [each for each in candidates if not each.is_agent and _has_torch(root, each)]
+
+
+def _has_torch(root: Root, entry: ProcEntry) -> bool | None:
+    """Whether a process has loaded torch's library, None where its memory map may not be read.
+
+    One that the kernel holds, of which /proc does not answer, counts as one that has: that is what is looked for.
+    """
+    found, late = call_each_with_timeout(lambda pid: _loads_torch(root, pid), [entry.pid], SECONDS)
+    return True if entry.is_silent or late else found[entry.pid]
+
+
+def _loads_torch(root: Root, pid: int) -> bool | None:
+    try:
+        return _TORCH in root.text(f"/proc/{pid}/maps")
+    except OSError:
+        return None
+
+
+def _why_not(root: Root, entry: ProcEntry) -> str:
+    """Why a process is not examined as a rank."""
+    if entry.is_agent:
+        return f"{entry.name} is a launcher without ranks on this node"
+    if entry.is_python and _has_torch(root, entry) is None:
+        return (
+            f"{entry.name} has no RANK and WORLD_SIZE, and whether it uses torch is unknown: run as root or as its user"
+        )
+    return f"{entry.name} is not a rank: it has no RANK and WORLD_SIZE, has not loaded torch, and started no rank"

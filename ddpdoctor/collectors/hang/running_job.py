@@ -54,16 +54,20 @@ def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
         _ask_for_dumps(machine, seen)
     dumps = _dumps(machine, seen)
     if wanted.stacks and seen:
-        seen, more = _with_stacks(machine, seen)
+        seen, more = _with_stacks(machine, seen, " ".join(map(str, ("ddpdoctor hang", *wanted.pids))))
         gaps += more
-    return Hang(dumps=dumps, processes=seen, seconds=wanted.seconds, gaps=tuple(gaps))
+    return Hang(dumps=dumps, processes=seen, seconds=wanted.seconds, not_ranks=found.not_ranks, gaps=tuple(gaps))
 
 
-def _with_stacks(machine: Machine, seen: Sequence[RankProcess]) -> tuple[tuple[RankProcess, ...], list[Gap]]:
-    """The ranks and their forked children (data loader workers), with stacks from py-spy."""
+def _with_stacks(
+    machine: Machine, seen: Sequence[RankProcess], again: str
+) -> tuple[tuple[RankProcess, ...], list[Gap]]:
+    """The ranks, and the copies of them below (workers of data loaders), with what py-spy says; `again` is the command that
+    reads them once more.
+    """
     program = find_pyspy(machine.environ)
     if program is None:
-        reason = "py-spy is not installed, so the Python stacks of the ranks are unknown (`pip install py-spy`)"
+        reason = f"py-spy is not installed; to see the line where each rank waits: pip install py-spy && {again}"
         return tuple(seen), [Gap("hang.stacks", reason, Why.NOT_HERE)]
     pids = [p.pid for p in seen if p.state != "Z"] + [c.pid for p in seen for c in p.children if c.is_copy]
     frames, problems = frames_of(program, pids, min(STACK_SECONDS, max(machine.deadline.left, 0.1)))
@@ -75,7 +79,8 @@ def _with_stacks(machine: Machine, seen: Sequence[RankProcess]) -> tuple[tuple[R
         )
         for process in seen
     )
-    return complete, [Gap("hang.stacks", f"py-spy: {problem}", Why.NEEDS_ROOT) for problem in problems[:3]]
+    as_root = "" if os.geteuid() == 0 else f'; as root: sudo env "PATH=$PATH" {again}'
+    return complete, [Gap("hang.stacks", f"py-spy: {problem}{as_root}", Why.NEEDS_ROOT) for problem in problems[:3]]
 
 
 def _ask_for_dumps(machine: Machine, seen: Iterable[RankProcess]) -> None:

@@ -27,7 +27,7 @@ def read(file: Readable, scanner: Scanner) -> ScannedPart:
     part = scanner.scan(io.BytesIO(text.encode("utf-8", "replace")))
     part.lines = [replace(each, number=1, last=0) for each in part.lines]
     part.tracebacks = [replace(each, number=1, begin=1) for each in part.tracebacks]
-    part.exits, part.tail, part.newlines = [], [], 1
+    part.exits, part.head, part.tail, part.marks, part.newlines = [], [], [], [], 1
     return part
 
 

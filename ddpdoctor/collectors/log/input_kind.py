@@ -5,6 +5,7 @@ To add a kind of input, add a member of `facts.log.InputKind`, a test to `kind_o
 
 from __future__ import annotations
 
+import json
 import re
 
 from ddpdoctor.facts.log import InputKind
@@ -21,6 +22,35 @@ _STACKS = re.compile(
 _RAS = re.compile(
     rb"\A\s*NCCL version [\d.]+ compiled with CUDA|^Job summary\r?$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]{4,}", re.MULTILINE
 )
+_TOOLS = {
+    InputKind.NVIDIA_SMI: re.compile(
+        rb"^\| NVIDIA-SMI \d|^=+NVSMI LOG=+|<!DOCTYPE nvidia_smi_log|<nvidia_smi_log>|^GPU \d+: .{3,60} \(UUID: GPU-|^index, ?\w"
+        rb"|^\s*(?:\x1b\[4m)?\tGPU0\t",
+        re.M,
+    ),
+    InputKind.IBSTAT: re.compile(rb"^CA '\w+'\s*$|^hca_id:\s|^Infiniband device '", re.M),
+    InputKind.DCGMI: re.compile(
+        rb"^Successfully ran diagnostic for group|^\| Diagnostic +\| Result|^\+-+\+-+\+\n\| Health Monitor", re.M
+    ),
+    InputKind.NCCL_TESTS: re.compile(rb"^# nThread \d+ nGpus |^# +out-of-place +in-place", re.M),
+}
+"""How the output of tools is recognised; a job's log may begin with it."""
+_LSPCI = re.compile(rb"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]", re.M)
+_IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
+_TAR = 257
+"""Where a tar archive says what it is."""
+_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
+_BY_NAME = {
+    ".py": InputKind.SCRIPT,
+    ".sh": InputKind.SHELL,
+    ".sbatch": InputKind.SHELL,
+    ".yaml": InputKind.MANIFEST,
+    ".yml": InputKind.MANIFEST,
+    ".ipynb": InputKind.NOTEBOOK,
+}
+_SHELL = re.compile(rb"#!\s*/\S*\b(?:bash|sh|zsh)\b|#!\s*/usr/bin/env (?:bash|sh)\b")
+_LOG_KEYS = ("message", "msg", "log", "line", "event", "textPayload", "levelname", "level", "time", "timestamp", "ts")
+"""A line of JSON with one of these is a line of a log."""
 _TEXT_SHARE = 0.95
 """A file with NUL bytes counts as text if at least this share of its bytes is printable or non-ASCII."""
 
@@ -31,20 +61,57 @@ def kind_of(head: bytes, name: str) -> InputKind:
         return InputKind.EMPTY
     if head.startswith(_PICKLE):
         return InputKind.DUMP
+    if head.startswith(_IMAGES):
+        return InputKind.IMAGE
+    if head[:4] == b"PK\x03\x04" or head[_TAR : _TAR + 5] == b"ustar":
+        is_model = b"data.pkl" in head[:4096] or name.endswith(_CHECKPOINTS)
+        return InputKind.CHECKPOINT if is_model else InputKind.ARCHIVE
+    if head[8:9] == b"{" and (name.endswith(".safetensors") or b'"data_offsets"' in head[:4096]):
+        return InputKind.CHECKPOINT
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] in (b"{", b"["):
         found = _json_kind(start)
         if found is not None:
             return found
+        if name.endswith(".ipynb") and b'"cells"' in start:
+            return InputKind.NOTEBOOK
+        if _is_document(start):
+            return InputKind.JSON
     if _RAS.search(head, 0, 4096):
         return InputKind.RAS
     if b"\0" in head and _printable(head) < _TEXT_SHARE:
         return InputKind.BINARY
-    if len(_KERNEL.findall(head, 0, 4096)) >= 2:
+    if len(_KERNEL.findall(head, 0, 4096)) >= min(2, head.strip().count(b"\n") + 1):
         return InputKind.KERNEL
     if _STACKS.search(head, 0, 4096) and b"Fatal Python error: " not in head[:4096]:
         return InputKind.STACKS
-    return InputKind.TEXT
+    return _text_kind(head, name)
+
+
+def _text_kind(head: bytes, name: str) -> InputKind:
+    """What a text is by its name, its first line or what a tool prints at its beginning."""
+    by_name = _BY_NAME.get(name[name.rfind(".") :].lower() if "." in name else "")
+    if by_name is not None:
+        return by_name
+    if _SHELL.match(head):
+        return InputKind.SHELL
+    if re.match(rb"#!\s*/\S*python|#!\s*/usr/bin/env python", head):
+        return InputKind.SCRIPT
+    if re.match(rb"(?:---\s+)?apiVersion: ", head):
+        return InputKind.MANIFEST
+    if len(_LSPCI.findall(head, 0, 4096)) >= 2:
+        return InputKind.LSPCI
+    return next((kind for kind, words in _TOOLS.items() if words.search(head, 0, 4096)), InputKind.TEXT)
+
+
+def _is_document(start: bytes) -> bool:
+    """Whether it is one JSON value, and not a log with a value per line."""
+    first = start.partition(b"\n")[0].strip()
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return first in (b"{", b"[", b"[{") or (start[:1] == b"{" and re.match(rb'\{\s*\n\s*"', start) is not None)
+    return not (isinstance(value, dict) and any(key in value for key in _LOG_KEYS)) and bool(value)
 
 
 def _json_kind(start: bytes) -> InputKind | None:

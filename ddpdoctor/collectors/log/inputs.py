@@ -7,21 +7,42 @@ import codecs
 import gzip
 import io
 import lzma
+import math
 import os
+import select
 import stat
+import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-__all__ = ["UNREADABLE", "Input", "TolerantReader", "inputs_of", "opened"]
+from ddpdoctor.system.timeouts import call_each_with_timeout
+
+__all__ = [
+    "STDIN",
+    "STDIN_NAME",
+    "UNREADABLE",
+    "Input",
+    "TolerantReader",
+    "inputs_of",
+    "opened",
+    "patient",
+    "reason_of",
+]
 
 STDIN = "-"
+STDIN_NAME = "standard input"
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 HEAD_BYTES = 64 << 10
 """How much of an input is read to recognize its kind."""
 PIECE_BYTES = 1 << 20
 MOST_BYTES = 1 << 40
+PATIENT_BYTES = 64 << 10
+ANSWER_SECONDS = 10.0
+"""An input that does not answer for so long is given up."""
+FOLDER_SECONDS = 60.0
+NO_ANSWER = f"no answer within {ANSWER_SECONDS:g} s"
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 """The errors of reading a corrupt or unreadable input."""
 
@@ -30,7 +51,8 @@ UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.e
 class Input:
     """One input. `name` is how it was given, `path` None for standard input; `packing` is how it is compressed, "" if not.
 
-    `is_named`: the user named it, not a folder that contains it. `problem` is why it cannot be read at all.
+    `is_named`: the user named it, not a folder that contains it. `problem` is why it cannot be read at all. `special` names an
+    input that is not a regular file; `may_block`: it is read with a time limit. `target` is the target of a symbolic link.
     """
 
     name: str
@@ -39,6 +61,9 @@ class Input:
     packing: str = ""
     is_named: bool = True
     problem: str | None = None
+    special: str | None = None
+    may_block: bool = False
+    target: str | None = None
 
 
 class TolerantReader:
@@ -47,8 +72,9 @@ class TolerantReader:
     UTF-16 text (as PowerShell writes it) is converted to UTF-8.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], deadline: float = math.inf) -> None:
         self._file = file
+        self._deadline = deadline
         self._read = getattr(file, "read1", file.read)
         self._decode: Callable[[bytes, bool], str] | None = None
         self.problem: str | None = None
@@ -80,10 +106,13 @@ class TolerantReader:
     def _more(self, size: int) -> bytes:
         pieces: list[bytes] = []
         while size > 0 and self.problem is None:
+            if self._deadline < time.monotonic():
+                self.problem = "not read to its end within --timeout"
+                break
             try:
                 piece = self._read(min(size, PIECE_BYTES))
             except UNREADABLE as error:
-                self.problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                self.problem = reason_of(error)
                 break
             if not piece:
                 break
@@ -93,25 +122,40 @@ class TolerantReader:
 
 
 def inputs_of(paths: Iterable[str]) -> list[Input]:
-    """The inputs that these paths name: for a folder, all files below it, by name."""
+    """The inputs that these paths name: a folder's are all files below it, by name. Whatever does not answer says so."""
+    given = list(dict.fromkeys(paths))
+    folders, late = call_each_with_timeout(_below, given, FOLDER_SECONDS)
+    named = [name for path in given for name in folders.get(path, [path])]
+    known, later = call_each_with_timeout(_input, list(dict.fromkeys(named)), ANSWER_SECONDS)
+    slow = {path: Input(path, path, problem=NO_ANSWER) for path in (*late, *later)}
     found: dict[str, Input] = {}
-    for path in paths:
-        below = list(_below(path))
+    for path in given:
+        below = folders.get(path, [path])
         if not below:
-            found[path] = Input(path, path, problem="folder without files")
+            found[path] = Input(path, path, problem="a folder without files")
         for each in below:
-            found.setdefault(each, replace(_input(each), is_named=each == path))
-    return list(found.values())
+            known_input = slow.get(each) or known[each]
+            found.setdefault(each, known_input if each == path else _in_folder(known_input))
+    files = {os.path.abspath(name) for name in found}
+    return [each for each in found.values() if each.is_named or each.target is None or each.target not in files]
 
 
-def opened(source: Input, stdin: IO[bytes] | None = None) -> IO[bytes]:
-    """The bytes of an input, decompressed.
+def opened(source: Input, stdin: IO[bytes] | None = None, deadline: float = math.inf) -> IO[bytes]:
+    """The bytes of an input, unpacked.
+
+    Args:
+        source: the input.
+        stdin: standard input.
+        deadline: a pipe or a device is waited for until then at most, by `time.monotonic`.
 
     Raises:
-        OSError: it cannot be opened, or its compression is not supported.
+        OSError: it cannot be opened, or nothing here can unpack it.
     """
     if source.path is None:
         return _unpacked(_Peeking(stdin) if stdin is not None else io.BytesIO())
+    if source.may_block:
+        waiting = patient(os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), deadline, ANSWER_SECONDS)
+        return _open_packed(waiting, _packing(waiting.peek(8)[:8]))
     if source.packing == "gzip":
         return gzip.GzipFile(source.path)  # type: ignore[return-value]
     if source.packing == "bzip2":
@@ -122,28 +166,110 @@ def opened(source: Input, stdin: IO[bytes] | None = None) -> IO[bytes]:
     return _zstd(plain) if source.packing == "zstd" else plain
 
 
-def _below(path: str) -> Iterator[str]:
+def patient(descriptor: int, deadline: float, seconds: float) -> io.BufferedReader:
+    """A reader of a pipe or a device that waits at most `seconds` for each answer, and until `deadline` for all."""
+    return io.BufferedReader(_PatientFile(descriptor, deadline, seconds), PATIENT_BYTES)
+
+
+class _PatientFile(io.RawIOBase):
+    """Reads without ever blocking for longer than an answer may take."""
+
+    def __init__(self, descriptor: int, deadline: float, seconds: float) -> None:
+        self._descriptor, self._deadline, self._seconds = descriptor, deadline, seconds
+        self._is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
+        self._has_answered = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        """The next bytes; 0 at the end, and where a device has no more to say.
+
+        Raises:
+            TimeoutError: no answer in time.
+        """
+        while True:
+            left = min(self._seconds, self._deadline - time.monotonic())
+            waiting = select.poll()
+            waiting.register(self._descriptor, select.POLLIN)
+            if left <= 0 or not waiting.poll(None if left == math.inf else left * 1000):
+                raise TimeoutError(NO_ANSWER if self._seconds <= left else "not read to its end within --timeout")
+            try:
+                data = os.read(self._descriptor, len(target))
+            except BlockingIOError:
+                if self._is_device and self._has_answered:
+                    return 0
+                continue
+            except BrokenPipeError:
+                continue  # the kernel has overwritten messages that were not read yet
+            self._has_answered = True
+            target[: len(data)] = data
+            return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+def _below(path: str) -> list[str]:
+    """A file itself; all that lies in a folder, with folders that cannot be read and links that lead out of it."""
     if path == STDIN or not os.path.isdir(path):
-        yield path
-        return
-    for folder, folders, files in os.walk(path):
+        return [path]
+    found: list[str] = []
+    denied: list[OSError] = []
+    root = os.path.realpath(path)
+    for folder, folders, files in os.walk(path, onerror=denied.append):
         folders.sort()
-        yield from (os.path.join(folder, name) for name in sorted(files))
+        links = (os.path.join(folder, name) for name in folders)
+        found += [link for link in links if os.path.islink(link) and not _is_below(os.path.realpath(link), root)]
+        found += [os.path.join(folder, name) for name in sorted(files)]
+    return found + [str(error.filename) for error in denied]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _input(path: str) -> Input:
     if path == STDIN:
-        return Input("standard input", None)
+        return Input(STDIN_NAME, None)
     try:
         status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
-                return Input(path, path)
-            return Input(path, path, problem="not a regular file")
-        with open(path, "rb") as file:
-            return Input(path, path, status.st_size, _packing(file.read(8)))
+        mode = status.st_mode
+        if stat.S_ISREG(mode) and status.st_size:
+            with open(path, "rb") as file:
+                target = os.path.realpath(path) if os.path.islink(path) else None
+                return Input(path, path, status.st_size, _packing(file.read(8)), target=target)
+        if stat.S_ISDIR(mode):
+            os.scandir(path).close()
+            return Input(path, path, special="a link to a folder", problem="a link to a folder")
+        special = next((word for is_it, word in _SPECIAL if is_it(mode)), None)
+        cannot_be_read = stat.S_ISSOCK(mode) or stat.S_ISBLK(mode)
+        return Input(path, path, special=special, may_block=True, problem=special if cannot_be_read else None)
     except OSError as error:
-        return Input(path, path, problem=error.strerror or str(error))
+        return Input(path, path, problem=reason_of(error))
+
+
+_SPECIAL = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISCHR, "a device"),
+)
+
+
+def _in_folder(found: Input) -> Input:
+    """An input that was not named itself: only regular files are read."""
+    return replace(found, is_named=False, problem=found.problem or found.special)
+
+
+def reason_of(error: Exception) -> str:
+    """Why something cannot be read, in a few words."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"{words[0].lower()}{words[1:]}" if words[1:2].islower() else str(words)
 
 
 def _packing(head: bytes) -> str:

@@ -6,8 +6,10 @@ import itertools
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
+
+from ddpdoctor.collectors.log.reading_watch import current_watch
 
 __all__ = ["SPAN_BYTES", "cores", "on_all_cores", "spans"]
 
@@ -33,20 +35,28 @@ def spans(size_bytes: int) -> list[tuple[int, int | None]]:
     return list(zip(starts, [*sizes, None], strict=True))
 
 
-def on_all_cores(work: Callable[[Task], Done], tasks: Sequence[Task], size_bytes: int) -> Iterable[Done]:
-    """The results of `work` for each task, in order. The workers are forks: they share this process's state."""
-    if cores() < 2 or len(tasks) < 2 or (size_bytes < WORTH_BYTES and len(tasks) < WORTH_FILES):
-        return map(work, tasks)
-    return _forked(work, tasks)
+def on_all_cores(
+    work: Callable[[Task], Done], tasks: Sequence[Task], size_bytes: int, unread: Callable[[Task, str], Done]
+) -> Iterator[Done]:
+    """What `work` gives for each task, in their order. The workers are forks: they know what this process knows.
+
+    `unread` gives what stands for a task that was not read, and why, where Ctrl-C ended the reading (`ReadingWatch`).
+    """
+    is_large = len(tasks) > 1 and (size_bytes >= WORTH_BYTES or len(tasks) >= WORTH_FILES)
+    results = _forked(work, tasks) if is_large and cores() > 1 else map(work, tasks)
+    watch = current_watch()
+    if watch is None:
+        return iter(results)
+    watch.begun(len(tasks), is_large)
+    return watch.until_interrupted(iter(results), tasks, unread)
 
 
-def _forked(work: Callable[[Task], Done], tasks: Sequence[Task]) -> list[Done]:
+def _forked(work: Callable[[Task], Done], tasks: Sequence[Task]) -> Iterator[Done]:
     global _work
     _work = work
     context = multiprocessing.get_context("fork")
     with context.Pool(min(cores(), len(tasks)), _enlist) as pool:
-        done: list[Done] = pool.map(_do, tasks, chunksize=1 if len(tasks) < WORTH_FILES else 8)
-    return done
+        yield from pool.imap(_do, tasks, chunksize=1 if len(tasks) < WORTH_FILES else 8)
 
 
 _work: Callable[[Any], Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -9,17 +10,18 @@ from typing import IO
 
 from ddpdoctor.collectors.log import error_file
 from ddpdoctor.collectors.log.input_kind import kind_of
-from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, TolerantReader, inputs_of, opened
+from ddpdoctor.collectors.log.inputs import UNREADABLE, Input, TolerantReader, inputs_of, opened, reason_of
 from ddpdoctor.collectors.log.parallel_read import SPAN_BYTES, on_all_cores, spans
 from ddpdoctor.collectors.log.scanner import ScannedPart, Scanner, joined
 from ddpdoctor.collectors.log.windows import AHEAD_BYTES, BEHIND_BYTES, Readable
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.log import InputKind, Log, LogSource
+from ddpdoctor.facts.log import InputKind, JobMark, Log, LogSource
 from ddpdoctor.logs.attribution import attributed
 from ddpdoctor.logs.context_patterns import CONTEXT_PATTERNS
 from ddpdoctor.logs.line_prefix import who_of_name
+from ddpdoctor.logs.log_input import settled
 
-__all__ = ["READERS", "collect"]
+__all__ = ["READERS", "collect", "read"]
 
 LINE_END = re.compile(rb"[\r\n]")
 
@@ -45,31 +47,48 @@ READERS: dict[InputKind, Reader] = {
     InputKind.FACTS: _nothing,
     InputKind.RAS: _text,
     InputKind.REPORT: _nothing,
+    InputKind.SCRIPT: _nothing,
+    InputKind.SHELL: _nothing,
+    InputKind.NOTEBOOK: _nothing,
+    InputKind.IMAGE: _nothing,
+    InputKind.ARCHIVE: _nothing,
+    InputKind.CHECKPOINT: _nothing,
 }
 """The reader of each kind of input, which gets the decompressed bytes from the beginning. Other kinds are read as text."""
 
 
 def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
-    """The relevant lines in these files, folders and standard input (`-`): those that a signature or a context pattern matches.
+    """What matters in these files, folders and standard input (`-`), as the log of one job.
 
-    Unreadable input is a `problem` of its source, and a gap.
+    What cannot be read is a `problem` of its source, and a gap where a part of it was read.
+    """
+    return attributed(read(paths, signatures, stdin))
+
+
+def read(
+    paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None, deadline: float = math.inf
+) -> Log:
+    """The lines that a signature or a mark matches, of whichever jobs: who printed them is not found out yet.
+
+    What is not read by the `deadline`, by `time.monotonic`, is a `problem` of its source.
     """
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
     tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
     above = len(_above([each.name for each in inputs]))
     size_bytes = sum(each.size_bytes for each in inputs)
-    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin), tasks, size_bytes)
+    read = on_all_cores(lambda task: _read(*task, above, scanner, stdin, deadline), tasks, size_bytes, _unread)
     spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
     for (each, _, _), span in zip(tasks, read, strict=True):
         spans_of.setdefault(each.name, []).append(span)
-    return attributed(_log_of([_whole(spans) for spans in spans_of.values()]))
+    return settled(_log_of([_whole(spans) for spans in spans_of.values()]))
 
 
 def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
     """One source, and its spans joined."""
     source, part = spans[0][0], joined([part for _, part in spans])
-    return replace(source, lines=part.newlines, problem=source.problem or part.problem), part
+    problem = next((span.problem for span, _ in spans if span.problem is not None), None)
+    return replace(source, lines=part.newlines, problem=problem or part.problem), part
 
 
 def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
@@ -84,9 +103,20 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
         unfinished=tuple(each for each in tracebacks if not each.exception),
         exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
         xids=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.xids),
+        heads=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.head),
         tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
-        gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if s.problem is not None),
+        marks=tuple(_mark_of(i, mark) for i, part in enumerate(parts) for mark in part.marks),
+        gaps=tuple(Gap(f"log.{s.name}", f"{s.name}: {s.problem}") for s in sources if _is_gap(s)),
     )
+
+
+def _is_gap(source: LogSource) -> bool:
+    """Whether a part of it is missing; what was not read at all is an input that was not understood."""
+    return source.problem is not None and source.lines > 0
+
+
+def _mark_of(source: int, mark: JobMark) -> JobMark:
+    return replace(mark, source=source, tail=tuple(replace(line, source=source) for line in mark.tail))
 
 
 def _above(names: Sequence[str]) -> str:
@@ -107,26 +137,37 @@ def _spans(each: Input) -> list[tuple[int, int | None]]:
 
 
 def _read(
-    each: Input, start: int, span_bytes: int | None, above: int, scanner: Scanner, stdin: IO[bytes] | None
+    each: Input,
+    start: int,
+    span_bytes: int | None,
+    above: int,
+    scanner: Scanner,
+    stdin: IO[bytes] | None,
+    deadline: float,
 ) -> tuple[LogSource, ScannedPart]:
     who, attempt = who_of_name(each.name, above)
     source = LogSource(each.name, InputKind.TEXT, each.size_bytes, who=who, attempt=attempt, problem=each.problem)
     if each.problem is not None:
-        return source, ScannedPart()
+        is_special = each.special is not None and not each.is_named
+        return replace(source, kind=InputKind.SPECIAL if is_special else source.kind), ScannedPart()
     try:
-        with opened(each, stdin) as file:
-            reader = TolerantReader(file)
+        with opened(each, stdin, deadline) as file:
+            reader = TolerantReader(file, deadline)
             kind = kind_of(reader.head, each.name)
             if start or span_bytes is not None:
                 part = _span(reader, kind, start, span_bytes, scanner)
             else:
                 part = READERS.get(kind, _text)(reader, scanner)
     except UNREADABLE as error:
-        return replace(source, problem=getattr(error, "strerror", None) or str(error)), ScannedPart()
+        return replace(source, problem=reason_of(error)), ScannedPart()
     part.problem = part.problem or reader.problem
-    if kind is InputKind.BINARY and each.is_named:
-        part.problem = "not text, and not another format that triage reads"
     return replace(source, kind=kind), part
+
+
+def _unread(task: tuple[Input, int, int | None], why: str) -> tuple[LogSource, ScannedPart]:
+    """What stands for a piece of an input that was not read."""
+    each = task[0]
+    return LogSource(each.name, InputKind.TEXT, each.size_bytes, problem=why), ScannedPart()
 
 
 def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:

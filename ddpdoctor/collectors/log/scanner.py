@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
-from ddpdoctor.facts.log import Exit, LogLine, Traceback, Who
+from ddpdoctor.facts.log import Exit, JobMark, LogLine, MarkKind, Traceback, Who
 from ddpdoctor.facts.xids import Xid
 from ddpdoctor.logs.distances import TAIL_LINES
+from ddpdoctor.logs.job_marks import MARK_WORDS, mark_in
 from ddpdoctor.logs.kernel_log import WORDS, KernelLog
 from ddpdoctor.logs.line_prefix import split_prefix, without_control_codes
 from ddpdoctor.logs.required_literals import literals_of
@@ -33,6 +34,7 @@ TAIL_BYTES = BEHIND_BYTES
 MOST_LINES = 20_000
 MOST_TRACEBACKS = 2_000
 MOST_ALONE = 200
+MOST_MARKS = 500
 
 READERS: dict[str, Callable[[LineContext, int], Traceback | Exit | None]] = {
     "Traceback (most recent call last)": traceback_of,
@@ -59,7 +61,9 @@ class ScannedPart:
     lines: list[LogLine] = field(default_factory=list)
     tracebacks: list[Traceback] = field(default_factory=list)
     exits: list[Exit] = field(default_factory=list)
+    head: list[LogLine] = field(default_factory=list)
     tail: list[LogLine] = field(default_factory=list)
+    marks: list[JobMark] = field(default_factory=list)
     xids: tuple[Xid, ...] = ()
     newlines: int = 0
     size_bytes: int = 0
@@ -71,6 +75,7 @@ class _LineKind(NamedTuple):
 
     reader: Callable[[LineContext, int], Traceback | Exit | None] | None
     is_kernels: bool
+    is_mark: bool
     patterns: tuple[re.Pattern[str], ...]
 
 
@@ -80,7 +85,9 @@ class Scanner:
     def __init__(self, patterns: Sequence[str]) -> None:
         known = [(literal, p) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
         self._patterns = [(literal.translate(NO_DIGITS), pattern) for literal, pattern in known]
-        self._engine = engine({literal.encode() for literal, _ in known} | {word.encode() for word in READERS})
+        self._engine = engine(
+            {literal.encode() for literal, _ in known} | {word.encode() for word in (*READERS, *MARK_WORDS)}
+        )
         self._kinds: dict[bytes, _LineKind] = {}
 
     def scan(self, file: Readable, behind: int = 0, most: int | None = None) -> ScannedPart:
@@ -91,6 +98,7 @@ class Scanner:
         for data, start, end in windows(file, behind, most):
             if not (behind or part.size_bytes):
                 keeper.take_record(headless_traceback(data))
+                part.head = _first_lines(data)
             at = start
             for place in self._engine.candidates(data, start, end):
                 part.newlines += data.count(b"\n", at, place)
@@ -98,7 +106,8 @@ class Scanner:
                 self._look(LineContext(data, place), part.newlines + 1, keeper)
             part.newlines += data.count(b"\n", at, end)
             part.size_bytes += end - start
-        part.tail = _last_lines(data, end, part.newlines)
+        newlines = part.newlines if data[end - 1 : end] == b"\n" else part.newlines + 1
+        part.tail = _last_lines(data[max(0, end - TAIL_BYTES) : end], newlines, is_cut=end > TAIL_BYTES)
         if most is None and end:
             keeper.take_record(last_exception(data, end, part.newlines))
         keeper.finish()
@@ -121,6 +130,8 @@ class Scanner:
             keeper.take_record(kind.reader(context, number))
         if kind.is_kernels:
             keeper.kernel.take(text, number)
+        if kind.is_mark:
+            keeper.take_mark(text, number, context)
         for pattern in kind.patterns:
             found = pattern.search(text)
             if found is not None:
@@ -133,11 +144,12 @@ class Scanner:
         return _LineKind(
             next((reader for word, reader in READERS.items() if word in text), None),
             any(word in text for word in WORDS),
+            any(word in text for word in MARK_WORDS),
             tuple(re.compile(p) for p in dict.fromkeys(p for literal, p in self._patterns if literal in plain)),
         )
 
 
-NOTHING = _LineKind(None, False, ())
+NOTHING = _LineKind(None, False, False, ())
 _OPEN = re.compile(r"\([^()\n]{0,200}$")
 _REST = re.compile(r"(?:[^()\n]|\([^()\n]{0,20}\)){0,200}\)")
 
@@ -168,6 +180,10 @@ def joined(parts: Sequence[ScannedPart]) -> ScannedPart:
             keeper.take_record(replace(each, number=each.number + before, begin=each.begin + before))
         whole.exits += [replace(each, number=each.number + before) for each in part.exits]
         xids += [replace(each, line=None if each.line is None else each.line + before) for each in part.xids]
+        whole.head = whole.head or part.head
+        for mark in part.marks:
+            tail = tuple(replace(line, number=line.number + before) for line in mark.tail)
+            keeper.keep_mark(replace(mark, number=mark.number + before, tail=tail))
         whole.tail = [replace(line, number=line.number + before) for line in part.tail] or whole.tail
         whole.newlines += part.newlines
         whole.size_bytes += part.size_bytes
@@ -187,6 +203,7 @@ class _KeptLines:
         self._known: dict[tuple[Who, str], list[int]] = {}
         self._counts: dict[int, tuple[int, int]] = {}
         self._ends: set[int] = set()
+        self._ids: dict[str, str] = {}
 
     def take_match(self, text: str, number: int, found: re.Match[str]) -> None:
         """A line that a signature matches; of a long line, the part around the match."""
@@ -227,6 +244,24 @@ class _KeptLines:
             self._part.tracebacks.append(found)
             del self._part.tracebacks[MOST_TRACEBACKS:]
 
+    def take_mark(self, text: str, number: int, context: LineContext) -> None:
+        """A line that may tell jobs apart, with the lines before it."""
+        said, who, _, _ = split_prefix(text)
+        mark = mark_in(said)
+        if mark is not None and self._is_news(mark.kind, mark.ids):
+            tail = _last_lines(context.text_before(), number - 1)
+            self.keep_mark(JobMark(0, number, mark.kind, mark.ids, mark.by, who, tuple(tail)))
+
+    def keep_mark(self, mark: JobMark) -> None:
+        """A mark, unless it repeats the ids of those before it."""
+        if self._is_news(mark.kind, mark.ids):
+            self._part.marks.append(mark)
+            self._ids.update(mark.ids)
+
+    def _is_news(self, kind: MarkKind, ids: tuple[tuple[str, str], ...]) -> bool:
+        is_known = all(self._ids.get(name) == value for name, value in ids)
+        return len(self._part.marks) < MOST_MARKS and not (kind is MarkKind.ID and is_known)
+
     @property
     def has_enough(self) -> bool:
         """Whether so many exceptions are known that one more without a traceback adds nothing."""
@@ -237,17 +272,31 @@ class _KeptLines:
             self._part.lines[index] = replace(self._part.lines[index], count=count, last=last)
 
 
-def _last_lines(data: bytes, end: int, newlines: int) -> list[LogLine]:
-    """The last nonempty lines before `end`, which is after `newlines` line ends."""
+def _first_lines(data: bytes) -> list[LogLine]:
+    """The first lines that hold text."""
     found: list[LogLine] = []
-    number = newlines if data[end - 1 : end] == b"\n" else newlines + 1
-    raw = data[max(0, end - TAIL_BYTES) : end].removesuffix(b"\n").split(b"\n")
-    for line in reversed(raw[1:] if end > TAIL_BYTES else raw):
-        last = next((piece for piece in reversed(line.split(b"\r")) if piece.strip()), b"")
-        prefixed = split_prefix(without_control_codes(last[:LONGEST_LINE].decode("utf-8", "replace")))
-        if prefixed.text.strip():
-            found.append(LogLine(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time))
+    for number, line in enumerate(data[:TAIL_BYTES].split(b"\n"), 1):
+        text = _line_of(next((piece for piece in line.split(b"\r") if piece.strip()), b""), number)
+        found += [text] if text.text else []
+        if len(found) == TAIL_LINES:
+            break
+    return found
+
+
+def _last_lines(data: bytes, number: int, *, is_cut: bool = False) -> list[LogLine]:
+    """The last lines of a text that hold text; `number` is that of its last line, and the first may be cut."""
+    found: list[LogLine] = []
+    raw = data.removesuffix(b"\n").split(b"\n")
+    for line in reversed(raw[1:] if is_cut else raw):
+        text = _line_of(next((piece for piece in reversed(line.split(b"\r")) if piece.strip()), b""), number)
+        found += [text] if text.text else []
         number -= 1
         if len(found) == TAIL_LINES:
             break
     return found[::-1]
+
+
+def _line_of(raw: bytes, number: int) -> LogLine:
+    """A line whether it matters or not; its text is empty where it holds none."""
+    prefixed = split_prefix(without_control_codes(raw[:LONGEST_LINE].decode("utf-8", "replace")))
+    return LogLine(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time)

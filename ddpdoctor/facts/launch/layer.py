@@ -26,7 +26,8 @@ class Layer:
     """One program of the line. `program` is its name as written, `own` its words up to the next layer or the script.
 
     For launchers with a script, `reading` is what their parser makes of the words. `variables` are the assignments in
-    force for this program that the line itself makes.
+    force for this program that the line itself makes. `preceding` are the commands that a shell runs before the next layer,
+    of shell text (`bash -c 'source activate && torchrun …'`): their first two words.
     """
 
     launcher: LauncherKind
@@ -36,6 +37,7 @@ class Layer:
     variables: tuple[Variable, ...] = ()
     is_shell_text: bool = False
     typos: tuple[Typo, ...] = ()
+    preceding: tuple[str, ...] = ()
 
     @property
     def is_garbled(self) -> bool:

@@ -14,6 +14,7 @@ __all__ = [
     "REMOTE",
     "SHELL_TEXT",
     "SRUN",
+    "UNJUDGED",
     "WRAPPERS",
     "LauncherKind",
     "Syntax",
@@ -33,6 +34,7 @@ class LauncherKind(str, Enum):
     MPIRUN = "mpirun"
     JSRUN = "jsrun"
     RAY = "ray"
+    FLUX = "flux"
     PYTHON = "python"
     WRAPPER = "wrapper"
     SHELL = "shell"
@@ -237,5 +239,20 @@ DEEPSPEED = (
 
 ELSEWHERE = (LauncherKind.CONTAINER, LauncherKind.RAY)
 """What these start has an environment and files of its own."""
-UNREAD = (LauncherKind.JSRUN, LauncherKind.RAY)
+UNREAD = (LauncherKind.JSRUN, LauncherKind.RAY, LauncherKind.FLUX)
 """Their own options have no table here: only what they start is judged."""
+UNJUDGED = {
+    "colossalai": "ColossalAI's launcher",
+    "composer": "MosaicML Composer's launcher",
+    "ft_launcher": "the launcher of NVIDIA's resiliency extension",
+    "horovodrun": "Horovod's launcher",
+    "lightning": "Lightning's launcher",
+    "sky": "SkyPilot",
+    "torchx": "TorchX",
+    "ipexrun": "the launcher of Intel's extension",
+    "tune": "torchtune's launcher",
+    "axolotl": "Axolotl's launcher",
+    "llamafactory-cli": "LLaMA-Factory's launcher",
+    "swift": "ms-swift's launcher",
+}
+"""Programs that start ranks and whose options have no table here: their lines are not judged, and said so."""

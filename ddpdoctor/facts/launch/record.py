@@ -64,6 +64,7 @@ class LaunchLine:
     `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments of rm).
     `private` are variables that the script sets and that are empty in the text which it quotes for another shell.
     `carriage_return` is the first row of its shell file that bash runs and that ends in one; None: there is none.
+    `preceding` are the commands that its shell runs before it, as in `Layer`.
     """
 
     source: str
@@ -88,6 +89,7 @@ class LaunchLine:
     pod: Pod | None = None
     private: tuple[str, ...] = ()
     carriage_return: int | None = None
+    preceding: tuple[str, ...] = ()
 
     @property
     def agent(self) -> Layer | None:

@@ -22,6 +22,7 @@ class TypoKind(str, Enum):
     STRAY = "stray word"
     LIST = "blank in a list"
     NO_COMMAND = "no subcommand"
+    PROGRAM = "misspelled program"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,24 @@ from ddpdoctor.launch.manifests.yaml_nodes import At, documents, number, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
 
-__all__ = ["lines_of_manifest"]
+__all__ = ["lines_of_manifest", "why_no_launch"]
 
+KINDS = (
+    *(
+        "PyTorchJob",
+        "MPIJob",
+        "TrainJob",
+        "JobSet",
+        "TrainingRuntime",
+        "ClusterTrainingRuntime",
+        "Job",
+        "CronJob",
+        "List",
+    ),
+    *("StatefulSet", "Deployment", "ReplicaSet", "DaemonSet", "Pod"),
+)
+_SKYPILOT = {"resources", "setup", "num_nodes", "file_mounts", "workdir"}
+_HELM = re.compile(r"\{\{-?\s*(\.|if|range|include|with|end|toYaml|template|define)")
 MOST_TEMPLATES = 50
 """Pod templates of one document that are looked at."""
 
@@ -56,7 +72,7 @@ class _Template:
 
 def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[LaunchLine, ...], list[str]]:
     """The launch lines of every document, and why documents could not be read. Templates of Helm are left alone."""
-    if "{{" in text and re.search(r"\{\{-?\s*(\.|if|range|include|with|end|toYaml|template|define)", text):
+    if _is_helm(text):
         return (), []
     found: list[LaunchLine] = []
     roots, failures = documents(path, text)
@@ -67,6 +83,26 @@ def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[Lau
             pod = restricted(template.pod, template.at, namespace, closing) if closing else template.pod
             found += _lines(path, text, replace(template, pod=pod), version)
     return tuple(found), failures
+
+
+def _is_helm(text: str) -> bool:
+    return "{{" in text and _HELM.search(text) is not None
+
+
+def why_no_launch(path: str, text: str) -> str:
+    """Why a text that is YAML, or a template of it, gives no launch lines."""
+    if _is_helm(text):
+        return "a Helm template: judge what `helm template` prints"
+    roots, _ = documents(path, text)
+    kinds = [kind for root in roots if (kind := text_of(root.get("kind"))) and root.get("apiVersion") is not None]
+    known = [kind for kind in kinds if kind in KINDS]
+    if known:
+        return f"{known[0]} without a launch command: the image decides what it starts"
+    if kinds:
+        return f"kind {kinds[0]} is not judged by ddpdoctor"
+    if any(root.get("run") is not None and _SKYPILOT & {name for name, _ in root.pairs()} for root in roots):
+        return "a SkyPilot task is not judged by ddpdoctor"
+    return "no Kubernetes job in it"
 
 
 def _templates(root: At) -> Iterator[_Template]:

@@ -15,6 +15,7 @@ __all__ = ["MOST_LINE_BYTES", "LineContext", "exit_of", "is_same_stream", "line_
 
 MOST_LINE_BYTES = 4000
 """So many bytes of a line are looked at, around the place that matters."""
+BEFORE_BYTES = 16 << 10
 CACHE_SIZE = 4000
 """So many lines are remembered as they were taken apart."""
 
@@ -43,6 +44,10 @@ class LineContext:
         """The line from where it was taken to its end, however long it is."""
         end = self._data.find(b"\n", self.start)
         return self._data[self.start : end if end >= 0 else len(self._data)]
+
+    def text_before(self) -> bytes:
+        """What stands before this line, as far as it is at hand."""
+        return self._data[max(0, self.start - BEFORE_BYTES) : self.start]
 
     def lines_after(self, most: int) -> Iterator[str]:
         """The lines after this one, at most `most`."""

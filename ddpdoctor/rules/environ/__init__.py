@@ -1,1 +1,1 @@
-"""ENV: the environment variables of launchers, torch, NCCL, Gloo and CUDA."""
+"""ENV: the environment variables of launchers, torch, NCCL, Gloo, and CUDA."""

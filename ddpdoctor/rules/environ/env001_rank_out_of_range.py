@@ -1,8 +1,9 @@
-"""ENV001: a rank that the job does not have."""
+"""ENV001: RANK is outside 0 to WORLD_SIZE-1."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
@@ -26,29 +27,40 @@ def rank_out_of_range(environ: Environ | None = None, probe: Probe | None = None
     """RANK is not one of 0 to WORLD_SIZE-1.
 
     ## Why it matters
-    Ranks count from 0. Gloo stops only this process, with `rank < size. 2 vs 2`; a rank that is never filled keeps all
-    the others in init_process_group until `Timed out after … seconds waiting for clients`, so the healthy nodes look
-    stuck.
+    Gloo stops the process that has this rank with `rank < size. 2 vs 2`. The other ranks wait in init_process_group
+    for a rank that never joins and end with `Timed out after … seconds waiting for clients`.
 
     ## Fix
-    Number the ranks 0 to WORLD_SIZE-1, or set WORLD_SIZE to the real number of processes; torchrun does both.
+    Number the ranks from 0 to WORLD_SIZE-1, or set WORLD_SIZE to the number of processes; torchrun does both.
+
+    ## Example
+
+        RuntimeError: [enforce fail at …] rank < size. 2 vs 2
+
+        # before: two processes, numbered from 1
+        RANK=1 WORLD_SIZE=2 python train.py    # node 0
+        RANK=2 WORLD_SIZE=2 python train.py    # node 1
+
+        # after
+        RANK=0 WORLD_SIZE=2 python train.py    # node 0
+        RANK=1 WORLD_SIZE=2 python train.py    # node 1
 
     ## Source
     torch/distributed/rendezvous.py: `_env_rendezvous_handler` takes RANK and WORLD_SIZE without comparing them.
     """
     if environ is None and probe is None:
         not_here("neither an environment nor a probe was collected")
-    seen = probe.seen(Kind.RANK_OUT_OF_RANGE) if probe is not None else ()
-    yield from observed(seen, expected="a RANK smaller than WORLD_SIZE")
+    observations = probe.seen(Kind.RANK_OUT_OF_RANGE) if probe is not None else ()
+    yield from observed(observations, expected="a RANK smaller than WORLD_SIZE")
     if environ is not None:
-        told = {rank for each in seen for rank in each.ranks}
+        reported = {rank for observation in observations for rank in observation.ranks}
         names = next((pair for pair in _names(environ) if _is_outside(environ, pair)), None)
-        if names is not None and environ.integer(names[0]) not in told:
+        if names is not None and environ.integer(names[0]) not in reported:
             yield _finding(environ, names)
 
 
 def _names(environ: Environ) -> Iterator[tuple[str, str]]:
-    """The variables of rank and world size: torch's, then those of the launcher, first the ones that it shows."""
+    """The variables of the rank and the world size: torch's, then the launcher's, those that are set first."""
     yield "RANK", "WORLD_SIZE"
     launcher = environ.launcher
     if launcher is not None and not launcher.counts_pods:
@@ -60,14 +72,15 @@ def _is_outside(environ: Environ, names: tuple[str, str]) -> bool:
     rank, world = (environ.integer(name) for name in names)
     if rank is None or world is None or 0 <= rank < world:
         return False
-    return not (rank == -1 and world == 1)  # the usual way of saying "not distributed"
+    return not (rank == -1 and world == 1)  # the common notation for "not distributed"
 
 
 def _finding(environ: Environ, names: tuple[str, str]) -> Finding:
     rank, world = (environ.integer(name) or 0 for name in names)
     allowed = f"0 to {world - 1}" if world > 0 else f"a {names[1]} of at least 1"
+    outside = f"{names[0]}={rank} is outside {allowed} ({names[1]}={world})"
     return Finding(
-        f"{names[0]}={rank} with {names[1]}={world}: expected {allowed}",
+        outside if world > 0 else f"{names[1]}={world} leaves no rank for {names[0]}={rank}",
         (
             Evidence(f"environ.variables.{names[0]}", str(rank), allowed),
             Evidence(f"environ.variables.{names[1]}", str(world)),
@@ -79,9 +92,11 @@ def _finding(environ: Environ, names: tuple[str, str]) -> Finding:
 
 @rank_out_of_range.look
 def rank_out_of_range_in_line(launch: Launch) -> Iterator[Finding]:
-    """A rank that is not below the number of ranks."""
-    for each in hand_started_ranks(launch):
-        variable = each.variable("RANK")
-        if variable is not None and not 0 <= each.rank < each.size:
-            text = f"RANK={each.rank} of WORLD_SIZE={each.size}: expected 0 to {each.size - 1}"
-            yield point(launch, each.line, variable.word, text, f"0 to {each.size - 1}")
+    """A launch line whose RANK is outside 0 to WORLD_SIZE-1."""
+    for process in hand_started_ranks(launch):
+        variable = process.variable("RANK")
+        if variable is not None and not 0 <= process.rank < process.size:
+            allowed = f"0 to {process.size - 1}"
+            text = f"RANK={process.rank} is outside {allowed} (WORLD_SIZE={process.size})"
+            finding = point(launch, process.line, variable.word, text, allowed)
+            yield replace(finding, label=f"use {allowed}")

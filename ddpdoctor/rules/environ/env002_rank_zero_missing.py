@@ -1,4 +1,4 @@
-"""ENV002: nobody is rank 0."""
+"""ENV002: no process has rank 0."""
 
 from __future__ import annotations
 
@@ -14,16 +14,28 @@ def rank_zero_missing(nodes: Nodes) -> Iterator[Finding]:
     """No process of the job has RANK 0.
 
     ## Why it matters
-    Rank 0 hosts the store. Without it every process is a client that knocks at MASTER_ADDR and prints nothing until "The
-    client socket has timed out": it reads like a network problem.
+    Rank 0 hosts the store. Without it every process tries to connect to MASTER_ADDR and prints nothing until `The
+    client socket has timed out`, which looks like a network problem.
 
     ## Fix
-    Count ranks from 0: RANK=0 on exactly one process, on the node whose address MASTER_ADDR is.
+    Count ranks from 0: set RANK=0 on exactly one process, on the node that MASTER_ADDR names.
+
+    ## Example
+
+        DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (node0, 29500).
+
+        # before
+        RANK=1 WORLD_SIZE=2 python train.py    # node0
+        RANK=2 WORLD_SIZE=2 python train.py    # node1
+
+        # after
+        RANK=0 WORLD_SIZE=2 python train.py    # node0
+        RANK=1 WORLD_SIZE=2 python train.py    # node1
     """
-    found = [node.rank for node in nodes.nodes if node.form == Form.ENV and node.rank is not None]
-    if not found or 0 in found or len(found) < (nodes.expected or 0):
+    ranks = [node.rank for node in nodes.nodes if node.form == Form.ENV and node.rank is not None]
+    if not ranks or 0 in ranks or len(ranks) < (nodes.expected or 0):
         return
     yield Finding(
-        f"all {len(found)} ranks are here and none is rank 0: they are {ranges(found)}, expected 0 to {len(found) - 1}",
-        (Evidence("nodes.rank", ranges(found), f"0-{len(found) - 1}"),),
+        f"all {len(ranks)} ranks joined, but none of them is rank 0 (ranks: {ranges(ranks)})",
+        (Evidence("nodes.rank", ranges(ranks), f"0-{len(ranks) - 1}"),),
     )

@@ -1,4 +1,4 @@
-"""ENV003: a local rank that the node does not have."""
+"""ENV003: LOCAL_RANK is outside 0 to LOCAL_WORLD_SIZE-1."""
 
 from __future__ import annotations
 
@@ -14,21 +14,31 @@ def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """LOCAL_RANK is not one of 0 to LOCAL_WORLD_SIZE-1.
 
     ## Why it matters
-    Scripts take the GPU with the number LOCAL_RANK. One that is too large gives `invalid device ordinal` although there
-    are enough GPUs for the processes that were started.
+    Scripts use LOCAL_RANK as the number of the GPU. A value that is too large gives `invalid device ordinal`
+    although the node has enough GPUs.
 
     ## Fix
     Number LOCAL_RANK from 0 on every node, or let torchrun set LOCAL_RANK and LOCAL_WORLD_SIZE.
+
+    ## Example
+
+        RuntimeError: CUDA error: invalid device ordinal
+
+        # before, on the second node of 4 GPUs
+        export LOCAL_RANK=$RANK                              # 4 to 7
+        # after
+        export LOCAL_RANK=$((RANK % LOCAL_WORLD_SIZE))       # 0 to 3
     """
     local_rank, (size, source) = environ.integer("LOCAL_RANK"), _size(environ)
     if local_rank is None or size is None or 0 <= local_rank < size:
         return
-    if local_rank == -1 and size == 1:  # the usual way of saying "not distributed"
+    if local_rank == -1 and size == 1:  # the common notation for "not distributed"
         return
     rank = environ.rank
     allowed = f"0 to {size - 1}" if size > 0 else "at least one rank on this node"
+    outside = f"LOCAL_RANK={local_rank} is outside {allowed} ({source}={size})"
     yield Finding(
-        f"LOCAL_RANK={local_rank} with {source}={size}: expected {allowed}",
+        outside if size > 0 else f"{source}={size} leaves no rank for LOCAL_RANK={local_rank}",
         (
             Evidence("environ.variables.LOCAL_RANK", str(local_rank), allowed),
             Evidence(f"environ.variables.{source}", shorten(environ.get(source) or "")),
@@ -39,9 +49,10 @@ def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
 
 
 def _size(environ: Environ) -> tuple[int | None, str]:
-    """The number of ranks on this node, and the variable that says so.
+    """The number of ranks on this node, and the variable that holds it.
 
-    Where RANK comes from the tasks of srun or mpirun, one rank a task, their number on this node counts as well.
+    Where RANK comes from the tasks of srun or mpirun, one rank per task, the number of tasks on this node counts as
+    well.
     """
     name, launcher = environ.local_size_name, environ.launcher
     if environ.has(name) or launcher is None or launcher.counts_pods:

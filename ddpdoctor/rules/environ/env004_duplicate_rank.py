@@ -1,9 +1,10 @@
-"""ENV004: one rank, two processes."""
+"""ENV004: two processes have the same rank."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch
@@ -32,65 +33,78 @@ def duplicate_rank(probe: Probe | None = None, nodes: Nodes | None = None) -> It
     """Two processes of the job have the same RANK.
 
     ## Why it matters
-    Both wait, and so do all others, for the rank that nobody has: `wait timeout after …ms, keys: …/0//cpu//0/2` names the
-    missing one, never the one that is there twice. With rank 0 twice, one of them reports EADDRINUSE.
+    All processes wait for the rank that no process has: `wait timeout after …ms, keys: …/0//cpu//0/2` names the
+    missing rank, not the duplicate. With two processes of rank 0, one of them fails with `EADDRINUSE`.
 
     ## Fix
-    Take RANK from the launcher alone, and start processes on one level only: the launcher or mp.spawn, not both.
+    Take RANK only from the launcher, and start processes in one place only: the launcher or mp.spawn, not both.
+
+    ## Example
+
+        2 processes have RANK=1 (node1, node2); no process has rank 2
+
+        # before
+        RANK=1 WORLD_SIZE=3 python train.py    # node1
+        RANK=1 WORLD_SIZE=3 python train.py    # node2
+
+        # after
+        RANK=1 WORLD_SIZE=3 python train.py    # node1
+        RANK=2 WORLD_SIZE=3 python train.py    # node2
     """
     if nodes is not None:
-        yield from _met(nodes)
+        yield from _joined(nodes)
     if only_met(nodes, probe):
         return
     assert probe is not None
     yield from observed(probe.seen(Kind.DUPLICATE_RANK), expected="every rank once")
 
 
-def _met(nodes: Nodes) -> Iterator[Finding]:
+def _joined(nodes: Nodes) -> Iterator[Finding]:
     groups: dict[int, list[Node]] = {}
     for node in nodes.nodes:
         if node.form == Form.ENV and node.rank is not None:
             groups.setdefault(node.rank, []).append(node)
-    for rank, found in groups.items():
-        if len(found) > 1:
-            hosts = {node.host for node in found}
+    for rank, duplicates in groups.items():
+        if len(duplicates) > 1:
+            hosts = {node.host for node in duplicates}
+            shown = ", ".join(node.host for node in duplicates[:8])
             yield Finding(
-                f"{len(found)} processes have RANK={rank} ({', '.join(node.host for node in found[:8])}): expected every"
-                f" rank once{_missing(nodes)}",
-                (Evidence("nodes.rank", named(found), "every rank once"),),
+                f"{len(duplicates)} processes have RANK={rank} ({shown}){_missing(nodes)}",
+                (Evidence("nodes.rank", named(duplicates), "every rank once"),),
                 where=Where(host=hosts.pop() if len(hosts) == 1 else None, rank=rank),
                 ranks=(rank,),
             )
 
 
 def _missing(nodes: Nodes) -> str:
-    """The rank that one of the two may have been meant to be."""
-    there = {node.rank for node in nodes.nodes}
-    absent = [rank for rank in range(nodes.expected or 0) if rank not in there]
-    return f"; nobody has rank {absent[0]}" if len(absent) == 1 else ""
+    """The one rank that is missing, which one of the duplicates probably should have had."""
+    present = {node.rank for node in nodes.nodes}
+    absent = [rank for rank in range(nodes.expected or 0) if rank not in present]
+    return f"; no process has rank {absent[0]}" if len(absent) == 1 else ""
 
 
 @duplicate_rank.look
 def same_rank(launch: Launch) -> Iterator[Finding]:
-    """Two lines of one job that start the same rank."""
+    """Launch lines of one job that start the same rank."""
     job = hand_started_job(launch)
-    counts = Counter(each.rank for each in job)
-    absent = sorted(set(range(max((each.size for each in job), default=0))) - set(counts))
+    counts = Counter(process.rank for process in job)
+    absent = sorted(set(range(max((process.size for process in job), default=0))) - set(counts))
     for rank, count in counts.items():
         if count < 2:
             continue
-        same = [each for each in job if each.rank == rank]
+        same = [process for process in job if process.rank == rank]
         last = same[-1].variable("RANK")
         if last is not None:
-            nodes = ", ".join(str(each.line.node) for each in same)
-            text = f"{count} lines start RANK={rank} (nodes {nodes}): expected every rank once"
+            nodes = ", ".join(str(process.line.node) for process in same)
+            text = f"{count} lines start RANK={rank} (nodes {nodes})"
             edits = set_variable(last, str(absent[0])) if len(absent) == 1 and count == 2 else None
-            yield point(launch, same[-1].line, last.word, text, "a rank of its own", edits)
+            finding = point(launch, same[-1].line, last.word, text, "a rank of its own", edits)
+            yield replace(finding, label=f"RANK={rank} is already taken")
 
 
 @duplicate_rank.look
 def not_joined(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.DUPLICATE_RANK)

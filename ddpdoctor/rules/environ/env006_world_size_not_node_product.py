@@ -1,4 +1,4 @@
-"""ENV006: a world that is not nodes times processes."""
+"""ENV006: WORLD_SIZE is not the number of nodes times the processes per node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
 
 COUNTS_ITSELF = ("torchrun", "deepspeed", "ray-train")
-"""Launchers that add up what every node says: with them another sum only means that the nodes are not alike."""
+"""Launchers that add up the processes of all nodes: with them another sum only means that the nodes differ."""
 
 
 @cause("ENV006", "world-size-not-node-product", Severity.WARNING, scope=CauseScope.PROCESS)
@@ -17,11 +17,20 @@ def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
     """WORLD_SIZE is not the number of nodes times the processes of this node.
 
     ## Why it matters
-    Right only where nodes run different numbers of processes. Otherwise one node was started with old numbers, and the
-    job waits in init_process_group for ranks that nobody starts.
+    This is correct only if the nodes run different numbers of processes. Otherwise one node was started with old
+    numbers, and the job waits in init_process_group for ranks that are never started.
 
     ## Fix
-    Compare --nnodes and --nproc-per-node on every node; where all nodes are alike WORLD_SIZE is their product.
+    Make --nnodes and --nproc-per-node the same on every node; WORLD_SIZE is then their product.
+
+    ## Example
+
+        WORLD_SIZE=16, but LOCAL_WORLD_SIZE=4 on 2 nodes makes 8
+
+        # before
+        export WORLD_SIZE=16 LOCAL_WORLD_SIZE=4 NNODES=2
+        # after
+        export WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 NNODES=2
     """
     launcher = environ.launcher
     if launcher is not None and launcher.counts_pods:
@@ -30,17 +39,15 @@ def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
     world, local, nodes = environ.integer("WORLD_SIZE"), environ.integer(name), environ.nnodes
     if world is None or local is None or world < 1 or local < 1:
         return
-    nodes = nodes or 1  # where nobody counts nodes, one node alone must still fit into the world
+    nodes = nodes or 1  # if the number of nodes is unknown, this node's ranks must still fit into the world
     if world == nodes * local or (environ.nnodes is None and world > local):
         return
     is_possible = nodes > 1 and world >= local + nodes - 1
     counted = launcher is not None and launcher.name in COUNTS_ITSELF
-    reading = (
-        "right only if the nodes run different numbers of processes" if is_possible else "no such set of nodes exists"
-    )
+    reading = ", unless the nodes differ" if is_possible else ""
     count = "1 node" if nodes == 1 else f"{nodes} nodes"
     yield Finding(
-        f"WORLD_SIZE={world}, but {name}={local} on {count} makes {nodes * local}: {reading}",
+        f"WORLD_SIZE={world}, but {name}={local} on {count} makes {nodes * local}{reading}",
         (
             Evidence("environ.variables.WORLD_SIZE", str(world), str(nodes * local)),
             Evidence(f"environ.variables.{name}", str(local)),

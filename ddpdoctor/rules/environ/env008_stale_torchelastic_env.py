@@ -1,4 +1,4 @@
-"""ENV008: what a torchrun that is gone has left behind."""
+"""ENV008: variables that an earlier torchrun left in the environment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,24 @@ def stale_torchelastic_env(environ: Environ) -> Iterator[Finding]:
     """TORCHELASTIC_* variables are set although no torchrun started this process.
 
     ## Why it matters
-    With TORCHELASTIC_USE_AGENT_STORE=True every rank, rank 0 too, is a client of a store that only torchrun's agent would
-    host: the job ends, after half an hour, with `The client socket has timed out … while trying to connect to` its own
-    host. Frameworks that look for TORCHELASTIC_RUN_ID believe in a torchrun that is not there. The variables leak from a
-    shell, a tmux or an sbatch that was started inside a torchrun job.
+    With TORCHELASTIC_USE_AGENT_STORE=True every rank, rank 0 too, waits for a store that only torchrun's agent
+    would host, and after half an hour the job ends with `The client socket has timed out … while trying to connect
+    to` its own host. The variables leak from a shell, a tmux session, or an sbatch that was started inside a
+    torchrun job; frameworks that look for TORCHELASTIC_RUN_ID assume that torchrun is running.
 
     ## Fix
     Unset all TORCHELASTIC_* variables and start the job again.
+
+    ## Example
+
+        The client socket has timed out after 1800000ms while trying to connect to (node0, 29500).
+
+        # before: in a shell inside a torchrun job
+        RANK=0 WORLD_SIZE=1 MASTER_ADDR=node0 MASTER_PORT=29500 python train.py
+
+        # after
+        unset TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT
+        RANK=0 WORLD_SIZE=1 MASTER_ADDR=node0 MASTER_PORT=29500 python train.py
 
     ## Source
     torch/distributed/rendezvous.py: `_create_c10d_store` reads TORCHELASTIC_USE_AGENT_STORE.
@@ -40,9 +51,9 @@ def stale_torchelastic_env(environ: Environ) -> Iterator[Finding]:
         return
     above = shorten(", ".join(environ.ancestors or ()), 200) or "unknown"
     is_client = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    effect = "every rank will wait for a store that no agent hosts" if is_client else "frameworks will believe in it"
+    effect = ": every rank waits for its store" if is_client else ""
     yield Finding(
-        f"{left[0]}={shorten(environ.variables[left[0]])} is set, but no torchrun is above this process: {effect}",
+        f"{left[0]}={shorten(environ.variables[left[0]])} is set, but no torchrun started this process{effect}",
         (
             *(Evidence(f"environ.variables.{name}", shorten(environ.variables[name]), "unset") for name in left),
             Evidence("environ.ancestors", above, "torchrun"),

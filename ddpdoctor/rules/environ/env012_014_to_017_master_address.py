@@ -1,4 +1,6 @@
-"""ENV012, ENV014, ENV015, ENV016, ENV017: where the store is: MASTER_ADDR and MASTER_PORT, and torchrun's PET_MASTER_*."""
+"""ENV012, ENV014, ENV015, ENV016, ENV017: the address of the store: MASTER_ADDR, MASTER_PORT, and torchrun's
+PET_MASTER_*.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,26 @@ PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
 
 @cause("ENV012", "master-env-ignored", Severity.WARNING)
 def master_env_ignored(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
-    """MASTER_ADDR or MASTER_PORT is exported, but torchrun takes another value and overwrites it.
+    """MASTER_ADDR or MASTER_PORT is exported, but torchrun uses another value and overwrites it.
 
     ## Why it matters
-    torchrun reads only its options and PET_* variables, and gives its workers a MASTER_ADDR and MASTER_PORT of its own. The
-    exported ones have no effect: nodes meet elsewhere than expected, or on 127.0.0.1 and never.
+    torchrun reads only its options and PET_* variables, and gives its workers its own MASTER_ADDR and MASTER_PORT.
+    The exported ones have no effect: the nodes use another address than expected, or each waits at its own
+    127.0.0.1.
 
     ## Fix
-    Give torchrun the options --master-addr and --master-port, or --rdzv-endpoint=HOST:PORT, and unset the others.
+    Give torchrun --master-addr and --master-port, or --rdzv-endpoint=HOST:PORT, and unset the variables.
+
+    ## Example
+
+        torchrun ignores MASTER_PORT=29501 (PET_MASTER_PORT=29500 is used)
+
+        # before: each node waits at 127.0.0.1:29500
+        export MASTER_ADDR=node0 MASTER_PORT=29501
+        torchrun --nnodes 2 --node-rank 0 train.py
+
+        # after
+        torchrun --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29501 train.py
 
     ## Source
     torch/distributed/elastic/agent/server/local_elastic_agent.py: `_start_workers`.
@@ -42,12 +56,12 @@ def master_env_ignored(environ: Environ, launch: Launch | None = None) -> Iterat
         yield from master.ignored(launch)
     launcher = environ.launcher
     if launcher is not None and launcher.name == "torchrun":
-        return  # a worker: what stands in MASTER_* is torchrun's own
+        return  # a worker: torchrun itself has set its MASTER_*
     for plain, pet in (ADDRESSES, PORTS):
         given, used = environ.get(plain), environ.get(pet)
         if given and used and given != used and not (is_loopback(given) and launcher is not None):
             yield Finding(
-                f"{plain}={shorten(given)} is ignored by torchrun, which takes {pet}={shorten(used)}; expected one value",
+                f"torchrun ignores {plain}={shorten(given)} ({pet}={shorten(used)} is used)",
                 (
                     Evidence(f"environ.variables.{plain}", shorten(given), shorten(used)),
                     Evidence(f"environ.variables.{pet}", shorten(used)),
@@ -64,14 +78,23 @@ def master_env_ignored(environ: Environ, launch: Launch | None = None) -> Iterat
     signatures=(r"errno: 13 - Permission denied", r"system error: 10013"),
 )
 def master_port_privileged(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
-    """The master port is below 1024, where only root may listen.
+    """The master port is below 1024, where only root can listen.
 
     ## Why it matters
-    Rank 0 ends with `The server socket has failed to listen … errno: 13 - Permission denied`, or finds a system service there.
-    Nobody chooses such a port: often it is PORT of an unrelated service, such as 22, taken over by a start script.
+    Rank 0 fails with `The server socket has failed to listen … errno: 13 - Permission denied`, or connects to a
+    system service. Often the value is PORT of an unrelated service, such as 22, that a start script copied.
 
     ## Fix
     Set the master port to a free one between 20000 and 60000, and unset PORT if it came from there.
+
+    ## Example
+
+        The server socket has failed to listen on any local network address. … errno: 13 - Permission denied
+
+        # before
+        export MASTER_PORT=$PORT     # 22
+        # after
+        export MASTER_PORT=29500
     """
     if launch is not None:
         yield from master.privileged(launch)
@@ -79,9 +102,9 @@ def master_port_privileged(environ: Environ, launch: Launch | None = None) -> It
         port = environ.integer(name)
         if port is None or not 0 < port < 1024:
             continue
-        origin = " (the value of PORT, which belongs to another service)" if environ.integer("PORT") == port else ""
+        origin = " (the value of PORT)" if environ.integer("PORT") == port else ""
         yield Finding(
-            f"{name}={port}{origin} is below 1024: expected a free port from 1024 to 65535",
+            f"{name}={port}{origin} is below 1024; only root can listen there",
             (Evidence(f"environ.variables.{name}", str(port), "1024 to 65535"),),
             fix_command=f"export {name}=29500",
         )
@@ -101,11 +124,21 @@ def master_port_invalid(environ: Environ, launch: Launch | None = None) -> Itera
     """MASTER_PORT is not a port number from 1 to 65535.
 
     ## Why it matters
-    A word ends in `invalid literal for int() with base 10` without the variable's name, 70000 in `port must have value from
-    0 to 65535`. With 0 rank 0 listens on a port that the others never learn, and they time out against port 0.
+    Text gives `invalid literal for int() with base 10` without the variable's name, and 70000 gives `port must have
+    value from 0 to 65535`. With 0, rank 0 listens on a port that the other ranks never learn, and they time out at
+    port 0.
 
     ## Fix
     Set MASTER_PORT to the same free port from 1024 to 65535 on every node.
+
+    ## Example
+
+        ValueError: invalid literal for int() with base 10: 'http'
+
+        # before
+        export MASTER_PORT=http
+        # after, on every node
+        export MASTER_PORT=29500
     """
     if launch is not None:
         yield from master.port_invalid(launch)
@@ -115,7 +148,7 @@ def master_port_invalid(environ: Environ, launch: Launch | None = None) -> Itera
         if not value or (port is not None and 0 < port < 65536) or (port == 0 and environ.world_size == 1):
             continue
         yield Finding(
-            f"{name}={shorten(value)} is no port: expected an integer from 1024 to 65535",
+            f"{name}={shorten(value)} is not a port number",
             (Evidence(f"environ.variables.{name}", shorten(value), "1024 to 65535"),),
             fix_command=f"export {name}=29500",
         )
@@ -131,14 +164,24 @@ def master_port_invalid(environ: Environ, launch: Launch | None = None) -> Itera
     ),
 )
 def master_addr_malformed(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
-    """MASTER_ADDR is no bare host name or address.
+    """MASTER_ADDR is not a bare host name or IP address.
 
     ## Why it matters
-    torch hands the value to the resolver as it is: `The IPv6 network addresses of (127.0.0.1:29500, 29500) cannot be
-    retrieved`, again and again for 15 minutes or more. torchrun stops a URL with `The hostname of the rendezvous endpoint`.
+    torch passes the value to the resolver unchanged: `The IPv6 network addresses of (127.0.0.1:29500, 29500) cannot
+    be retrieved` repeats for 15 minutes or more. torchrun rejects a URL with `The hostname of the rendezvous
+    endpoint`.
 
     ## Fix
-    Put the bare host into MASTER_ADDR and the port into MASTER_PORT.
+    Put only the host into MASTER_ADDR and the port into MASTER_PORT.
+
+    ## Example
+
+        The IPv6 network addresses of (node0:29500, 29500) cannot be retrieved
+
+        # before
+        export MASTER_ADDR=node0:29500
+        # after
+        export MASTER_ADDR=node0 MASTER_PORT=29500
     """
     if launch is not None:
         yield from master.malformed(launch, malformation, _parts)
@@ -152,14 +195,14 @@ def master_addr_malformed(environ: Environ, launch: Launch | None = None) -> Ite
         if command and port and name == "MASTER_ADDR":
             command += f" MASTER_PORT={port}"
         yield Finding(
-            f"{name}={shorten(value)} {problem}: expected a bare host name or IP address",
+            f"{name}={shorten(value)} {problem}",
             (Evidence(f"environ.variables.{name}", shorten(value), host or "a bare host name or IP address"),),
             fix_command=command,
         )
 
 
 def _parts(value: str) -> tuple[str | None, str | None]:
-    """The host and the port that were meant, where that is clear."""
+    """The intended host and port, if they are clear."""
     bare = re.sub(r"^[a-z][a-z0-9+.-]*://", "", value.strip().strip("\"'“”‘’"), flags=re.IGNORECASE).partition("/")[0]
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]{1,253}))(?::(\d{1,5}))?", bare)
     return (match[1] or match[2], match[3]) if match and match[2] != value else (None, None)
@@ -175,14 +218,23 @@ def _parts(value: str) -> tuple[str | None, str | None]:
 def master_addr_loopback(
     environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None
 ) -> Iterator[Finding]:
-    """MASTER_ADDR is a loopback address in a job of more than one node.
+    """MASTER_ADDR is a loopback address in a job with more than one node.
 
     ## Why it matters
-    Every node then looks for rank 0 on itself. The node of rank 0 says `1/2 clients joined`, the others time out `while trying
-    to connect to (localhost, 29500)`, and for 15 to 30 minutes nothing is printed at all.
+    Each node then looks for rank 0 on itself: the node of rank 0 prints `1/2 clients joined`, the others time out
+    `while trying to connect to (localhost, 29500)`. For 15 to 30 minutes nothing is printed.
 
     ## Fix
-    Set MASTER_ADDR to the name or address by which the other nodes reach the node of rank 0.
+    Set MASTER_ADDR on every node to the name or address by which the other nodes reach the node of rank 0.
+
+    ## Example
+
+        The client socket has timed out after 600000ms while trying to connect to (localhost, 29500).
+
+        # before
+        export MASTER_ADDR=localhost
+        # after, on every node
+        export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     """
     if launch is not None:
         yield from master.loopback(launch)
@@ -196,13 +248,13 @@ def master_addr_loopback(
         if not value or not is_loopback(value):
             continue
         if environ.is_multi_node is None:
-            not_here(f"{name}={shorten(value)} is right on one node, and how many nodes the job has is not known")
+            not_here(f"{name}={shorten(value)} is correct on one node; the number of nodes is unknown")
         if not environ.is_multi_node or (environ.scheduler == "kubernetes" and environ.node_rank == 0):
-            continue  # older PyTorchJob operators tell the master pod that it is localhost
+            continue  # older PyTorchJob operators set localhost in the master pod
         several = f"{environ.nnodes} nodes" if environ.nnodes else "several nodes"
         slurm = environ.scheduler == "slurm"
         yield Finding(
-            f"{name}={shorten(value)} in a job of {several}: expected an address of rank 0's node that the others can reach",
+            f"{name}={shorten(value)} in a job of {several}: each node connects to itself",
             (Evidence(f"environ.variables.{name}", shorten(value), "an address that other nodes can reach"),),
             fix_command=f'export {name}=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
             if slurm
@@ -212,7 +264,7 @@ def master_addr_loopback(
 
 @master_addr_loopback.look
 def not_joined(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_ADDR_LOOPBACK)

@@ -1,4 +1,4 @@
-"""ENV013: agents that take equal nodes for granted, on nodes that are not equal."""
+"""ENV013: TORCH_ELASTIC_WORKER_IDENTICAL=1 with nodes that run different numbers of processes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,23 @@ def worker_identical_uneven(
     """TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes.
 
     ## Why it matters
-    Each of torchrun's agents then computes the ranks alone, as if all nodes were like its own: one node believes in a world of
-    2 and the other in a world of 4, and all hang in init_process_group without a message.
+    Each torchrun agent then computes the ranks as if all nodes were like its own: one node expects a world of 2,
+    the other a world of 4. All ranks hang in init_process_group without a message.
 
     ## Fix
     Unset TORCH_ELASTIC_WORKER_IDENTICAL, or give every node the same --nproc-per-node.
+
+    ## Example
+
+        TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes (SLURM_TASKS_PER_NODE=2,1)
+
+        # before
+        export TORCH_ELASTIC_WORKER_IDENTICAL=1
+        torchrun --nnodes 2 --nproc-per-node 2 … train.py    # node 0
+        torchrun --nnodes 2 --nproc-per-node 1 … train.py    # node 1
+
+        # after, on every node
+        unset TORCH_ELASTIC_WORKER_IDENTICAL
 
     ## Source
     torch/distributed/elastic/agent/server/api.py: `_assign_worker_ranks`.
@@ -34,12 +46,12 @@ def worker_identical_uneven(
         return
     layouts = [n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if "," in (environ.get(n) or "")]
     if layouts:
-        seen = shorten(environ.variables[layouts[0]])
+        layout = shorten(environ.variables[layouts[0]])
         yield Finding(
-            f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but {layouts[0]}={seen}: expected the same number on every node",
+            f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes ({layouts[0]}={layout})",
             (
                 Evidence("environ.variables.TORCH_ELASTIC_WORKER_IDENTICAL", "1", "unset"),
-                Evidence(f"environ.variables.{layouts[0]}", seen, "one number"),
+                Evidence(f"environ.variables.{layouts[0]}", layout, "one number"),
             ),
             fix_command="unset TORCH_ELASTIC_WORKER_IDENTICAL",
         )

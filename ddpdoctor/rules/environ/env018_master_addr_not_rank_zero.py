@@ -1,9 +1,10 @@
-"""ENV018: a master address that leads to another machine than rank 0's."""
+"""ENV018: MASTER_ADDR names another machine than rank 0's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.job import Job
@@ -24,14 +25,24 @@ from ddpdoctor.rules.observation_findings import observed
 def master_addr_not_rank_zero(
     probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
-    """MASTER_ADDR does not lead to the machine that holds rank 0.
+    """MASTER_ADDR does not name the machine that has rank 0.
 
     ## Why it matters
-    Rank 0 opens the store on its own machine and then connects to another one, where nobody listens; a refused
-    connection is retried in silence until `The client socket has timed out after …ms`.
+    Rank 0 opens the store on its own machine and then connects to another one, where nothing listens. A refused
+    connection is retried silently until `The client socket has timed out after …ms`.
 
     ## Fix
-    Set MASTER_ADDR to an address of the machine that holds rank 0, on every node; or start rank 0 on the other machine.
+    Set MASTER_ADDR on every node to an address of the machine that has rank 0, or start rank 0 on the machine that
+    MASTER_ADDR names.
+
+    ## Example
+
+        node 0 (node0) has rank 0, but MASTER_ADDR=node1 is node 1 (node1)
+
+        # before
+        torchrun --nnodes 2 --node-rank 0 --master-addr node1 train.py    # on node0
+        # after
+        torchrun --nnodes 2 --node-rank 0 --master-addr node0 train.py    # on node0
     """
     if probe is None and launch is None and nodes is None:
         not_here("no launch line and no probe")
@@ -45,12 +56,13 @@ def master_addr_not_rank_zero(
 
 @master_addr_not_rank_zero.look
 def other_pod(launch: Launch) -> Iterator[Finding]:
-    """The master's address is a pod of the set that is not the first."""
+    """The master address is a pod of the StatefulSet other than the first."""
     for line, layer, plan in agents(launch):
         pod, given = line.pod, layer.given("master_addr")
         if pod is None or pod.operator is not Operator.STATEFULSET or given is None or not is_known(given.value):
             continue
         match = re.fullmatch(rf"{re.escape(pod.name or '')}-(\d+)(\..*)?", given.value or "")
         if pod.name and match and int(match[1]) > 0 and plan.backend == "static":
-            text = f"{given.value} is pod {match[1]}: expected {pod.name}-0, which has rank 0"
-            yield point(launch, line, given.value_word, text, f"{pod.name}-0{match[2] or ''}", None)
+            text = f"{given.value} is pod {match[1]}, but {pod.name}-0 has rank 0"
+            found = point(launch, line, given.value_word, text, f"{pod.name}-0{match[2] or ''}", None)
+            yield replace(found, label=f"use {pod.name}-0")

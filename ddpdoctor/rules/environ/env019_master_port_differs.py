@@ -1,4 +1,4 @@
-"""ENV019: nodes that knock at different ports."""
+"""ENV019: the nodes have different master ports."""
 
 from __future__ import annotations
 
@@ -26,11 +26,22 @@ def master_port_differs(
     """The nodes were given different master ports.
 
     ## Why it matters
-    The node of rank 0 listens on one port, the others knock at another. A refused connection is tried again in silence until the
-    time-out, and it looks like a firewall.
+    The node of rank 0 listens on one port, and the others connect to another. A refused connection is retried
+    silently until `The client socket has timed out`, which looks like a firewall.
 
     ## Fix
     Give every node the same --master-port, or the same port in --rdzv-endpoint.
+
+    ## Example
+
+        The client socket has timed out after 600000ms while trying to connect to (node0, 29501).
+
+        # before
+        torchrun --nnodes 2 --node-rank 0 --master-addr node0 --master-port 29500 train.py
+        torchrun --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29501 train.py
+
+        # after, on node 1
+        torchrun --nnodes 2 --node-rank 1 --master-addr node0 --master-port 29500 train.py
     """
     if launch is not None and job is not None:
         yield from master.ports_differ(launch, job)
@@ -41,13 +52,13 @@ def master_port_differs(
 
 @master_port_differs.look
 def ports(launch: Launch) -> Iterator[Finding]:
-    """Lines of one job with different ports."""
+    """Launch lines of one job with different ports."""
     yield from differing_variable(launch, "MASTER_PORT")
 
 
 @master_port_differs.look
 def not_joined(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_PORT_DIFFERS)

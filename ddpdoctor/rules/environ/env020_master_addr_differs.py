@@ -1,4 +1,4 @@
-"""ENV020: every node its own master."""
+"""ENV020: the nodes have different master addresses."""
 
 from __future__ import annotations
 
@@ -28,15 +28,27 @@ def master_addr_differs(
     """The nodes were given different master addresses.
 
     ## Why it matters
-    Typical of MASTER_ADDR=$(hostname) inside an srun task: each node takes itself for the master. The node of rank 0 reports
-    `1/2 clients joined`, every other one times out against itself.
+    `MASTER_ADDR=$(hostname)` inside an srun task makes each node its own master, and so does a name that /etc/hosts
+    or DNS resolves differently on each node. The node of rank 0 reports `1/2 clients joined`, and every other node
+    times out at its own address.
 
     ## Fix
-    One address that every node knows, the same on all: a name that /etc/hosts or DNS answers differently is as bad as two
-    names. Compute it once, before srun: MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1).
+    Set one address on all nodes, and compute it once, before srun: `export MASTER_ADDR=$(scontrol show hostnames
+    "$SLURM_JOB_NODELIST" | head -n 1)`.
+
+    ## Example
+
+        Timed out after 601 seconds waiting for clients. 1/2 clients joined.
+
+        # before: every task has its own
+        srun bash -c 'MASTER_ADDR=$(hostname) python train.py'
+
+        # after: computed once, in the batch script
+        export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+        srun python train.py
     """
     if nodes is not None:
-        yield from _leads_elsewhere(nodes)
+        yield from _resolves_elsewhere(nodes)
         yield from environments_of_nodes.addresses_differ(nodes)
     if only_met(nodes, environ):
         return
@@ -54,7 +66,7 @@ def master_addr_differs(
     ):
         return
     yield Finding(
-        f"MASTER_ADDR={shorten(given)} is this node, node {node} of the step: expected node 0, where rank 0 runs",
+        f"MASTER_ADDR={shorten(given)} is this node (node {node}), but rank 0 runs on node 0",
         (
             Evidence("environ.variables.MASTER_ADDR", shorten(given), "the first node of SLURM_STEP_NODELIST"),
             Evidence("environ.variables.SLURM_NODEID", str(node)),
@@ -64,34 +76,35 @@ def master_addr_differs(
     )
 
 
-def _leads_elsewhere(nodes: Nodes) -> Iterator[Finding]:
-    """Some nodes look for the master on another machine, by the same name."""
+def _resolves_elsewhere(nodes: Nodes) -> Iterator[Finding]:
+    """On some nodes the same name resolves to another machine."""
     if not nodes.nodes:
         return
     host = nodes.nodes[nodes.hosted_by]
     same = [node for node in nodes.nodes if node.master_addr == host.master_addr and node.came != "main"]
-    found = [node for node in same if is_elsewhere(node, host) and not node.owns]  # several owners: NET012
-    if found:
-        there = ", ".join(found[0].master_addresses[:4])
+    misdirected = [node for node in same if is_elsewhere(node, host) and not node.owns]  # several owners: NET012
+    if misdirected:
+        addresses = ", ".join(misdirected[0].master_addresses[:4])
         yield Finding(
-            f"MASTER_ADDR={shorten(host.master_addr or '')} leads {named(found)} to {there}: expected an address of"
-            f" {host.title} ({', '.join(host.addresses[:4])}), where the store will be",
+            f"MASTER_ADDR={shorten(host.master_addr or '')} resolves to {addresses} on {named(misdirected)},"
+            f" not to {host.title} ({', '.join(host.addresses[:4])})",
             tuple(
-                Evidence(f"nodes[{n.title}].master_addresses", ", ".join(n.master_addresses[:4])) for n in found[:16]
+                Evidence(f"nodes[{n.title}].master_addresses", ", ".join(n.master_addresses[:4]))
+                for n in misdirected[:16]
             ),
-            where=place(found),
+            where=place(misdirected),
         )
 
 
 @master_addr_differs.look
 def addresses(launch: Launch) -> Iterator[Finding]:
-    """Lines of one job with different addresses."""
+    """Launch lines of one job with different addresses."""
     yield from differing_variable(launch, "MASTER_ADDR")
 
 
 @master_addr_differs.look
 def not_joined(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_ADDR_DIFFERS)

@@ -47,27 +47,45 @@ def nccl_socket_ifname_not_found(environ: Environ, net: Net) -> Iterator[Finding
     """NCCL_SOCKET_IFNAME matches no interface of this node.
 
     ## Why it matters
-    NCCL ends with "Bootstrap : no socket interface found"; releases before 2.22 complain about an address family. The
-    value was right on another node, where the interface has another name.
+    NCCL fails with `Bootstrap : no socket interface found`; releases before 2.22 print an error about an address
+    family. The value usually fits another node, where the interface has another name.
 
     ## Fix
     Unset NCCL_SOCKET_IFNAME, or name an interface that every node has; a list such as eno1,eth0 is allowed.
+
+    ## Example
+
+        NCCL WARN Bootstrap : no socket interface found
+
+        # before: this node has lo and eth0
+        export NCCL_SOCKET_IFNAME=ens3
+        # after
+        unset NCCL_SOCKET_IFNAME
     """
     spec = _spec(environ, NCCL, net)
     if spec is not None and not names_matching(net, spec):
-        yield _finding(environ, NCCL, spec, "matches no interface of this node", net)
+        yield _finding(environ, NCCL, spec, "matches no interface", net)
 
 
 @cause("ENV022", "nccl-socket-ifname-prefix-match", Severity.WARNING, also_in=("net",))
 def nccl_socket_ifname_prefix_match(environ: Environ, net: Net) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME is a prefix that takes an interface in another subnet besides the one that it names.
+    """NCCL_SOCKET_IFNAME is a prefix that also matches an interface in another subnet.
 
     ## Why it matters
-    eth1 also takes eth10. NCCL then opens connections over both, and where only one of them leads to the other nodes the
-    job hangs at init without an error.
+    eth1 also matches eth10. NCCL then opens connections over both, and if only one of them reaches the other nodes,
+    the job hangs at init without an error.
 
     ## Fix
-    Write the exact form, with a second equals sign.
+    Write the exact form, with a second equals sign: `export NCCL_SOCKET_IFNAME==eth1`.
+
+    ## Example
+
+        NCCL_SOCKET_IFNAME=eth1 matches eth10 besides eth1, in another subnet
+
+        # before
+        export NCCL_SOCKET_IFNAME=eth1
+        # after
+        export NCCL_SOCKET_IFNAME==eth1
     """
     spec = _spec(environ, NCCL, net)
     if spec is None or spec[0] in "^=":
@@ -79,21 +97,29 @@ def nccl_socket_ifname_prefix_match(environ: Environ, net: Net) -> Iterator[Find
         others = [i.name for i in extra if named and not _share_subnet(named, i) and i.name not in spec.split(",")]
         if named is not None and name in chosen and others:
             yield _finding(
-                environ, NCCL, spec, f"takes {', '.join(others)[:100]} besides {name}, in another subnet", net,
+                environ, NCCL, spec, f"matches {', '.join(others)[:100]} besides {name}, in another subnet", net,
                 command=f"export {NCCL}={'=' + spec}",
             )  # fmt: skip
 
 
 @cause("ENV023", "nccl-socket-ifname-down", Severity.ERROR, also_in=("net",))
 def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
-    """The interfaces that NCCL_SOCKET_IFNAME matches are down or have no address.
+    """NCCL_SOCKET_IFNAME matches only interfaces that are down or have no usable address.
 
     ## Why it matters
-    The interface exists, so the setting looks right, but NCCL leaves out interfaces without carrier or address, finds
-    none, and ends with "Bootstrap : no socket interface found".
+    NCCL skips such interfaces and fails with `Bootstrap : no socket interface found`.
 
     ## Fix
     Bring the interface up and give it an address, or name another one.
+
+    ## Example
+
+        NCCL WARN Bootstrap : no socket interface found
+
+        # before: docker0 is down
+        export NCCL_SOCKET_IFNAME=docker0
+        # after
+        unset NCCL_SOCKET_IFNAME
     """
     spec = _spec(environ, NCCL, net)
     matched = names_matching(net, spec) if spec is not None else ()
@@ -110,21 +136,31 @@ def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
 def nccl_socket_ifname_loopback(
     environ: Environ, net: Net | None = None, launch: Launch | None = None
 ) -> Iterator[Finding]:
-    """NCCL_SOCKET_IFNAME selects the loopback in a job of several nodes.
+    """NCCL_SOCKET_IFNAME selects the loopback interface in a job with several nodes.
 
     ## Why it matters
-    Each node publishes a loopback address, so its peers connect to themselves, and the job hangs or is refused at the
-    first collective. An exclusion such as ^docker0 does this too: it replaces NCCL's own exclusion of lo.
+    Each node publishes a loopback address, so its peers connect to themselves, and the job hangs or ends with
+    `Connection refused` at the first collective. An exclusion such as ^docker0 has the same effect: it replaces
+    NCCL's own exclusion of lo.
 
     ## Fix
-    Name the interface that carries the route to MASTER_ADDR.
+    Set NCCL_SOCKET_IFNAME to the interface of the route to MASTER_ADDR.
+
+    ## Example
+
+        NCCL_SOCKET_IFNAME=^docker0 makes NCCL use the loopback lo (127.0.0.1)
+
+        # before
+        export NCCL_SOCKET_IFNAME=^docker0
+        # after
+        export NCCL_SOCKET_IFNAME=eth0
     """
-    found = list(master.loopback_interface(launch, NCCL)) if launch is not None else []
-    yield from found
-    if found or (launch is not None and net is None):
+    in_lines = list(master.loopback_interface(launch, NCCL)) if launch is not None else []
+    yield from in_lines
+    if in_lines or (launch is not None and net is None):
         return
     if net is None:
-        not_here("the interfaces were not looked at")
+        not_here("the interfaces were not examined")
     spec = _spec(environ, NCCL, net)
     if spec is None:
         return
@@ -133,7 +169,7 @@ def nccl_socket_ifname_loopback(
     taken = net.interface(chosen.interface) if chosen else None
     if chosen is not None and taken is not None and taken.kind == "loopback":
         yield _finding(
-            environ, NCCL, spec, f"makes NCCL take the loopback {taken.name} ({chosen.ip})", net, _way_out(NCCL, net)
+            environ, NCCL, spec, f"makes NCCL use the loopback {taken.name} ({chosen.ip})", net, _way_out(NCCL, net)
         )
 
 
@@ -150,15 +186,24 @@ def gloo_socket_ifname_invalid(
     """GLOO_SOCKET_IFNAME does not name an interface with an address on this node.
 
     ## Why it matters
-    Gloo ends with "Unable to find address for: ib0". Unlike NCCL's variable this one takes exact names: no prefix, no ^
-    and no =. Frameworks make a Gloo group in GPU jobs too, so those end here as well.
+    Gloo fails with `Unable to find address for: ib0`; unlike NCCL's variable, this one takes exact names, without
+    prefixes, ^, or =. GPU jobs fail as well, because frameworks also create a Gloo group there.
 
     ## Fix
     Set GLOO_SOCKET_IFNAME to an interface that exists on this node, or unset it.
+
+    ## Example
+
+        RuntimeError: Unable to find address for: ib0
+
+        # before: this node has lo and eth0
+        export GLOO_SOCKET_IFNAME=ib0
+        # after
+        export GLOO_SOCKET_IFNAME=eth0
     """
-    seen = probe.seen(Kind.GLOO_NO_INTERFACE) if probe else ()
-    yield from observed(seen, expected="an interface with an address")
-    if seen or only_probed(probe, environ):
+    observations = probe.seen(Kind.GLOO_NO_INTERFACE) if probe else ()
+    yield from observed(observations, expected="an interface with an address")
+    if observations or only_probed(probe, environ):
         return
     assert environ is not None
     spec = effective(environ.get(GLOO))
@@ -166,15 +211,15 @@ def gloo_socket_ifname_invalid(
         return
     if net is None:
         if spec[0] not in "^=":
-            not_here("the interfaces were not looked at")
-        yield about(environ, GLOO, "takes exact names, without ^ and =, unlike NCCL's variable", "an interface's name")
+            not_here("the interfaces were not examined")
+        yield about(environ, GLOO, "needs exact names, without ^ and =", "an interface's name")
         return
     _spec(environ, GLOO, net)
     for name in spec.split(","):
-        found = net.interface(name)
-        if found is None or not found.addresses:
-            wrong = "names no interface of this node" if found is None else f"names {name[:40]}, which has no address"
-            what = "takes exact names, without ^ and =, and" if name[:1] in ("^", "=") else ""
+        interface = net.interface(name)
+        if interface is None or not interface.addresses:
+            wrong = "matches no interface" if interface is None else f"names {name[:40]}, which has no address"
+            what = "needs exact names, without ^ and =, and" if name[:1] in ("^", "=") else ""
             yield _finding(environ, GLOO, spec, f"{what} {wrong}".strip(), net, _way_out(GLOO, net))
             return
 
@@ -183,35 +228,45 @@ def gloo_socket_ifname_invalid(
 def gloo_socket_ifname_loopback(
     environ: Environ | None = None, net: Net | None = None, launch: Launch | None = None, probe: Probe | None = None
 ) -> Iterator[Finding]:
-    """GLOO_SOCKET_IFNAME selects the loopback in a job of several nodes.
+    """GLOO_SOCKET_IFNAME selects the loopback interface in a job with several nodes.
 
     ## Why it matters
-    Every rank publishes 127.0.0.1: one side says "Connection refused, remote=[127.0.0.1]", the other waits for five times
-    the timeout.
+    Every rank publishes 127.0.0.1: one side fails with `Connection refused, remote=[127.0.0.1]`, and the other
+    waits for five times the timeout.
 
     ## Fix
-    Set GLOO_SOCKET_IFNAME to the interface that reaches the other nodes.
+    Set GLOO_SOCKET_IFNAME on every node to the interface that reaches the other nodes.
+
+    ## Example
+
+        RuntimeError: … Connection refused, remote=[127.0.0.1]:34567
+
+        # before
+        export GLOO_SOCKET_IFNAME=lo
+        # after
+        export GLOO_SOCKET_IFNAME=eth0
     """
-    found = list(master.loopback_interface(launch, GLOO)) if launch is not None else []
-    seen = [each for each in probe.seen(Kind.GLOO_LOOPBACK) if "=" in (each.value or "")] if probe else []
-    yield from [*found, *observed(seen, expected="the interface that reaches the other nodes")]
-    if found or seen or (launch is not None and net is None) or only_probed(probe, environ):
+    in_lines = list(master.loopback_interface(launch, GLOO)) if launch is not None else []
+    of_gloo = probe.seen(Kind.GLOO_LOOPBACK) if probe else ()
+    observations = [observation for observation in of_gloo if "=" in (observation.value or "")]
+    yield from [*in_lines, *observed(observations, expected="the interface that reaches the other nodes")]
+    if in_lines or observations or (launch is not None and net is None) or only_probed(probe, environ):
         return
     assert environ is not None
     if net is None:
-        not_here("the interfaces were not looked at")
+        not_here("the interfaces were not examined")
     spec = _spec(environ, GLOO, net)
     if spec is None:
         return
     net.need_several_nodes(environ)
     for name in spec.split(","):
-        taken = net.interface(name)
-        if taken is not None and taken.kind == "loopback":
-            yield _finding(environ, GLOO, spec, f"makes Gloo publish the loopback of {name}", net, _way_out(GLOO, net))
+        interface = net.interface(name)
+        if interface is not None and interface.kind == "loopback":
+            yield _finding(environ, GLOO, spec, "makes Gloo publish a loopback address", net, _way_out(GLOO, net))
 
 
 def _spec(environ: Environ, name: str, net: Net) -> str | None:
-    """The variable's value where it counts; a skip when the interfaces of this node are not known."""
+    """The variable's value if it has an effect; a skip if the interfaces of this node are unknown."""
     spec = effective(environ.settings.get(name))
     if spec is not None and not net.interfaces:
         net.need(None, "interfaces")
@@ -223,7 +278,7 @@ def _way_out(variable: str, net: Net) -> str | None:
 
 
 def _share_subnet(one: Interface, other: Interface) -> bool:
-    """Whether the first IPv4 (else IPv6) addresses of the two lie in one network."""
+    """Whether the first IPv4 (else IPv6) addresses of the two are in one network."""
     networks = [
         {
             ipaddress.ip_network(f"{a.ip.partition('%')[0]}/{a.prefix_length}", strict=False)
@@ -239,7 +294,7 @@ def _finding(environ: Environ, variable: str, spec: str, wrong: str, net: Net, c
     running = ", ".join(net.running)[:200] or "none"
     path, file = environ.source(variable)
     return Finding(
-        f"{line(environ, variable)} {wrong}; the interfaces that are up here: {running}",
+        f"{line(environ, variable)} {wrong} (up here: {running})",
         evidence=(Evidence(path, spec[:80], f"one of {running}"),),
         fix_command=taking_away(environ, variable) if command is None or file is not None else command,
     )

@@ -1,10 +1,11 @@
-"""ENV025, ENV030, ENV031: settings that reach some nodes, or lead them to different networks."""
+"""ENV025, ENV030, ENV031: settings that only some nodes have, or that give the nodes different networks."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
@@ -42,7 +43,7 @@ MUST_AGREE = (
     "NCCL_IB_DISABLE",
     "NCCL_SOCKET_FAMILY",
 )
-"""Settings by which NCCL chooses algorithms, buffers and networks: ranks that choose differently wait for each other."""
+"""Settings by which NCCL chooses algorithms, buffers, and networks: ranks that choose differently wait for each other."""
 NAMES_OF_CARDS = (
     "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME",
@@ -51,24 +52,24 @@ NAMES_OF_CARDS = (
     "NCCL_TOPO_FILE",
     "NCCL_GRAPH_FILE",
 )
-"""Interfaces and adapters have other names on other machines: what is wrong with them is judged where they are, and of
-collected files a difference is a note."""
+"""Interfaces and adapters have different names on different machines: each machine judges its own, and in collected
+files a difference is a note."""
 PREFIX = "environ."
 UNSET = "not set"
 
 
 def _variables(nodes: Nodes) -> dict[str, Split]:
-    """How the nodes differ in each variable that steers the job's processes.
+    """How the nodes differ in each variable that affects the job's processes.
 
     Raises:
-        CannotLook: fewer than two nodes told their variables.
+        CannotLook: fewer than two nodes reported their variables.
     """
     if sum(bool(node.traits) for node in nodes.nodes) < 2:
-        not_here("fewer than two nodes told their variables")
+        not_here("fewer than two nodes reported their variables")
     names = sorted({name for node in nodes.nodes for name in node.traits if name.startswith(PREFIX)})
     known = [node for node in nodes.nodes if node.traits]
     splits = {name: split(known, lambda node, name=name: node.traits.get(name, UNSET)) for name in names}  # type: ignore[misc]
-    return {name.removeprefix(PREFIX): found for name, found in splits.items() if found is not None}
+    return {name.removeprefix(PREFIX): groups for name, groups in splits.items() if groups is not None}
 
 
 @cause(
@@ -82,32 +83,41 @@ def nccl_socket_ifname_differs(nodes: Nodes) -> Iterator[Finding]:
     """NCCL would use interfaces in different subnets on different nodes.
 
     ## Why it matters
-    Every node has a valid interface, but where no router leads from one subnet to the other no pair can connect, and the job
+    Every node has a valid interface, but without a router between the subnets no pair of nodes can connect. The job
     hangs at its first collective.
 
     ## Fix
-    Set NCCL_SOCKET_IFNAME on every node to the interface of one common subnet.
+    Set NCCL_SOCKET_IFNAME on every node to an interface of one common subnet.
+
+    ## Example
+
+        the subnet of NCCL's interface differs between nodes (node0: 10.77.0.0/24; node1: 192.168.5.0/24)
+
+        # before, on node1
+        unset NCCL_SOCKET_IFNAME        # NCCL uses eth1, 192.168.5.2
+        # after, on node1
+        export NCCL_SOCKET_IFNAME=eth0  # 10.77.0.2
     """
-    told = [node for node in nodes.nodes if node.nccl_addresses]
-    if len(told) < 2:
-        not_here("fewer than two nodes told which interface NCCL would use")
-    firsts = [node for node in told if _network(node) is not None]
-    found = split(firsts, lambda node: str(_network(node)))
-    if found is None or _all_reach(nodes):
+    reported = [node for node in nodes.nodes if node.nccl_addresses]
+    if len(reported) < 2:
+        not_here("fewer than two nodes reported which interface NCCL would use")
+    with_network = [node for node in reported if _network(node) is not None]
+    subnets = split(with_network, lambda node: str(_network(node)))
+    if subnets is None or _all_reach(nodes):
         return
     broken = any(not link.works for link in nodes.links)
     if broken or not nodes.links:
         yield differs(
-            found,
-            "the subnet of the interface that NCCL takes",
+            subnets,
+            "the subnet of NCCL's interface",
             "nccl_addresses",
-            severity=None if broken else Severity.NOTE if _is_by_rack(found) else Severity.WARNING,
+            severity=None if broken else Severity.NOTE if _is_by_rack(subnets) else Severity.WARNING,
         )
 
 
-def _is_by_rack(found: Split) -> bool:
-    """Several subnets with several nodes each: as racks have that a router connects."""
-    return len(found.groups) > 2 and all(len(nodes) > 1 for _, nodes in found.groups)
+def _is_by_rack(subnets: Split) -> bool:
+    """Whether there are several subnets with several nodes each, like racks that a router connects."""
+    return len(subnets.groups) > 2 and all(len(nodes) > 1 for _, nodes in subnets.groups)
 
 
 def _network(node: Node) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
@@ -118,38 +128,51 @@ def _network(node: Node) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
 
 
 def _all_reach(nodes: Nodes) -> bool:
-    """The nodes reach each other at these very addresses: a router lies between the subnets."""
+    """Whether the nodes reach each other at exactly these addresses: a router connects the subnets."""
     return bool(nodes.links) and all(link.works for link in nodes.links)
 
 
 @cause("ENV030", "env-not-propagated", Severity.ERROR, scope=CauseScope.FACTS_OF_NODES)
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
-    """Variables that steer the job are set on some nodes and not on others.
+    """Variables that affect the job are set on some nodes and not on others.
 
     ## Why it matters
-    What was exported in the submitting shell stays there: mpirun without -x, ssh and Ray start ranks without it. Some ranks
-    then run with other settings than the rest; with settings that must agree the job hangs.
+    An export in the submitting shell stays there: mpirun without -x, ssh, and Ray start ranks without it. Some
+    ranks then run with other settings than the rest, and the job hangs if the settings must agree.
 
     ## Fix
-    Pass them on: mpirun -x NAME, srun --export=ALL, .deepspeed_env, Ray's runtime_env, or /etc/nccl.conf on every node.
+    Pass them on: `mpirun -x NAME`, `srun --export=ALL`, .deepspeed_env, Ray's runtime_env, or /etc/nccl.conf on
+    every node.
+
+    ## Example
+
+        NCCL_ALGO (set on some nodes only) differs between nodes (node0: Ring; node1: not set)
+
+        # before: node1 does not get it
+        export NCCL_ALGO=Ring
+        mpirun -H node0:8,node1:8 python train.py
+        # after
+        mpirun -x NCCL_ALGO -H node0:8,node1:8 python train.py
     """
-    for name, found in _variables(nodes).items():
-        values = [value for value, _ in found.groups]
+    for name, groups in _variables(nodes).items():
+        values = [value for value, _ in groups.groups]
         severity = _severity(name, values)
         if UNSET not in values or len(values) != 2 or (severity is Severity.NOTE and nodes.is_meeting):
             continue
-        yield differs(found, f"{name} (set on some nodes only)", f"{PREFIX}{name}", severity=severity)
+        yield differs(groups, f"{name} (set on some nodes only)", f"{PREFIX}{name}", severity=severity)
 
 
 def _severity(name: str, values: list[str]) -> Severity | None:
-    """How bad it is that the nodes have these values; None is as bad as the rule says."""
+    """How bad these different values are; None means the severity of the rule."""
     if name in NAMES_OF_CARDS:
         return Severity.NOTE
     return None if _must_agree(name, values) else Severity.WARNING
 
 
 def _must_agree(name: str, values: list[str]) -> bool:
-    """Whether ranks with these values wait for each other: with DETAIL each one checks every collective with all others first."""
+    """Whether ranks with these values wait for each other: with DETAIL each rank first checks every collective with
+    all others.
+    """
     return name in MUST_AGREE or (name == "TORCH_DISTRIBUTED_DEBUG" and "DETAIL" in map(str.upper, values))
 
 
@@ -164,16 +187,26 @@ def nccl_env_differs(nodes: Nodes) -> Iterator[Finding]:
     """NCCL settings that must agree differ between ranks.
 
     ## Why it matters
-    "Message truncated : received 1024 bytes instead of 256", or a hang: the ranks chose different algorithms, protocols or
-    buffer sizes. It reads like a fault of the network. Collectives of different sizes, and NCCL 2.19.3 to 2.20.5 by a fault of
-    their own, print the same line.
+    The ranks choose different algorithms, protocols, or buffer sizes, and hang or fail with `Message truncated :
+    received 1024 bytes instead of 256`, which looks like a network fault. Collectives of different sizes, and a bug
+    of NCCL 2.19.3 to 2.20.5, print the same line.
 
     ## Fix
-    Compare env | grep NCCL_ and the NCCL version on all nodes, and give every rank the same NCCL_ALGO, NCCL_PROTO,
-    NCCL_BUFFSIZE and NCCL_NTHREADS, best none of them; look at /etc/nccl.conf and ~/.nccl.conf too.
+    Compare `env | grep NCCL_` and the NCCL version on all nodes (also /etc/nccl.conf and ~/.nccl.conf), and give
+    every rank the same NCCL_ALGO, NCCL_PROTO, NCCL_BUFFSIZE, and NCCL_NTHREADS, or better none of them.
+
+    ## Example
+
+        NCCL WARN Message truncated : received 1024 bytes instead of 256
+
+        # before
+        export NCCL_PROTO=LL        # node0
+        export NCCL_PROTO=Simple    # node1
+        # after, on every node
+        unset NCCL_PROTO
     """
-    for name, found in _variables(nodes).items():
-        values = [value for value, _ in found.groups if value != UNSET]
+    for name, groups in _variables(nodes).items():
+        values = [value for value, _ in groups.groups if value != UNSET]
         severity = _severity(name, values)
         if (
             len(values) < 2
@@ -181,12 +214,12 @@ def nccl_env_differs(nodes: Nodes) -> Iterator[Finding]:
             or (severity is Severity.NOTE and nodes.is_meeting)
         ):
             continue
-        yield differs(found, name, f"{PREFIX}{name}", severity=severity)
+        yield differs(groups, name, f"{PREFIX}{name}", severity=severity)
 
 
 @env_not_propagated.look
 def not_exported(launch: Launch) -> Iterator[Finding]:
-    """Text in single quotes for another shell names variables that this script only assigns."""
+    """Single-quoted text for another shell uses variables that this script assigns but does not export."""
     for line in launch.lines:
         if not line.private:
             continue
@@ -197,20 +230,20 @@ def not_exported(launch: Launch) -> Iterator[Finding]:
         remote = next((layer for layer in line.layers if layer.name in REMOTE), None)
         are = "are" if len(line.private) > 1 else "is"
         if remote is not None:
-            text = f"{names} {are} empty in the quoted text: {remote.name} passes no variables; expected double quotes"
-            yield point(
-                launch, line, word, text, "double quotes", fix="Put the text in double quotes, or export inside it."
-            )
+            text = f"{names} {are} empty in the quoted text: {remote.name} passes no variables"
+            fix = "Use double quotes around the text, or export the variables inside it."
+            yield replace(point(launch, line, word, text, "double quotes", fix=fix), label="use double quotes")
             continue
-        text = f"{names} {are} empty in the quoted text: this script assigns and does not export; expected export"
+        text = f"{names} {are} empty in the quoted text: assigned, but not exported"
         start = line.argv[0].start
         edits = [SpanEdit(start, start, f"export {' '.join(line.private)}; ")]
-        yield point(launch, line, word, text, "export", edits, fix="Export them where they are assigned.")
+        fix = "Export the variables where they are assigned."
+        yield replace(point(launch, line, word, text, "export", edits, fix=fix), label=f"{are} empty here")
 
 
 @nccl_env_differs.look
 def settings_differ(log: Log) -> Iterator[Finding]:
-    """The same without different versions."""
+    """The same in a log, unless it shows different NCCL versions."""
     from ddpdoctor.rules.log.log502_nccl_error_without_reason import nccl_versions
     from ddpdoctor.rules.log.signatures import signed
 

@@ -21,8 +21,9 @@ __all__ = ["nccl_ib_gid_index_forced", "nccl_ib_hca_no_match", "nccl_ib_hca_pref
 HCA = "NCCL_IB_HCA"
 GID_INDEX = "NCCL_IB_GID_INDEX"
 FINDS_GIDS = (2, 21)
-"""The first NCCL that looks for the GID index by itself."""
+"""The first NCCL that finds the GID index by itself."""
 LEAST_TIMEOUT, MOST_TIMEOUT = 14, 24
+MOST_SHOWN = 4
 
 
 @cause("ENV028", "nccl-ib-hca-no-match", Severity.WARNING)
@@ -30,11 +31,20 @@ def nccl_ib_hca_no_match(environ: Environ, net: Net) -> Iterator[Finding]:
     """NCCL_IB_HCA matches no active RDMA port of this node.
 
     ## Why it matters
-    NCCL falls back to TCP and says so at INFO only ("NET/IB : No device found."): ten to twenty times slower between
-    nodes.
+    NCCL falls back to TCP, 10 to 20 times slower between nodes, and reports it only at INFO: `NET/IB : No device
+    found.`
 
     ## Fix
-    Correct NCCL_IB_HCA after the list of ports that are up, or unset it.
+    Set NCCL_IB_HCA to devices whose ports are active (`ibv_devinfo` lists them), or unset it.
+
+    ## Example
+
+        NCCL INFO NET/IB : No device found.
+
+        # before: the active port is mlx5_1
+        export NCCL_IB_HCA=mlx5_0
+        # after
+        unset NCCL_IB_HCA
 
     ## Source
     NCCL documentation, NCCL_IB_HCA; src/misc/utils.cc: matchIfList.
@@ -44,19 +54,31 @@ def nccl_ib_hca_no_match(environ: Environ, net: Net) -> Iterator[Finding]:
         return
     rdma = _rdma(net)
     if not rdma.used(spec):
-        up = ", ".join(dict.fromkeys(device.name for device, port in rdma.ports if port.is_active))
-        yield about(environ, HCA, "matches no active RDMA port of this node", f"one of {up[:200]}")
+        up = list(dict.fromkeys(device.name for device, port in rdma.ports if port.is_active))
+        active = up[:MOST_SHOWN] + ["…"] * (len(up) > MOST_SHOWN)
+        wrong = f"matches no active RDMA port (active: {', '.join(active)})"
+        yield about(environ, HCA, wrong, f"one of {', '.join(up)[:200]}")
 
 
 @cause("ENV029", "nccl-ib-hca-prefix-match", Severity.WARNING)
 def nccl_ib_hca_prefix_match(environ: Environ, net: Net) -> Iterator[Finding]:
-    """NCCL_IB_HCA takes more RDMA devices than it names.
+    """NCCL_IB_HCA matches more RDMA devices than it names.
 
     ## Why it matters
-    Names are beginnings: mlx5_1 takes mlx5_10 to mlx5_19 too, and ports for storage or management join in.
+    Names are prefixes: mlx5_1 also matches mlx5_10 to mlx5_19, and NCCL then also uses ports for storage or
+    management.
 
     ## Fix
-    Write the exact form, with a second equals sign.
+    Write the exact form, with a second equals sign: `export NCCL_IB_HCA==mlx5_1`.
+
+    ## Example
+
+        NCCL_IB_HCA=mlx5_1 matches mlx5_10, mlx5_11 besides mlx5_1
+
+        # before
+        export NCCL_IB_HCA=mlx5_1
+        # after
+        export NCCL_IB_HCA==mlx5_1
 
     ## Source
     NCCL documentation, NCCL_IB_HCA; src/misc/utils.cc: matchIfList.
@@ -70,7 +92,7 @@ def nccl_ib_hca_prefix_match(environ: Environ, net: Net) -> Iterator[Finding]:
         extra = [name for name in taken if name.startswith(item) and name not in listed]
         if item in taken and extra:
             command = f"export {HCA}=={spec}" if environ.source(HCA)[1] is None else None
-            wrong = f"takes {', '.join(extra)[:100]} besides {item}"
+            wrong = f"matches {', '.join(extra)[:100]} besides {item}"
             yield about(environ, HCA, wrong, f"={spec[:80]}, the exact form", command=command)
             return
 
@@ -80,11 +102,20 @@ def nccl_ib_timeout_extreme(environ: Environ) -> Iterator[Finding]:
     """NCCL_IB_TIMEOUT or NCCL_IB_RETRY_CNT has an extreme value.
 
     ## Why it matters
-    The timeout is 4.096 µs * 2^n: 0, and 32 and more, wait for ever on a lost packet, 25 and more for minutes, and a
-    small one gives up in a short congestion. A retry count of 0 ends the job at the first lost packet.
+    The timeout is 4.096 µs * 2^n: 0, and 32 or more, wait forever for a lost packet, 25 or more for minutes, and a
+    small one fails during a short congestion. A retry count of 0 ends the job at the first lost packet.
 
     ## Fix
     Unset both, or keep NCCL_IB_TIMEOUT between 18 and 23 and NCCL_IB_RETRY_CNT at 7.
+
+    ## Example
+
+        NCCL_IB_TIMEOUT=0 waits forever for a lost packet
+
+        # before
+        export NCCL_IB_TIMEOUT=0
+        # after
+        unset NCCL_IB_TIMEOUT
 
     ## Source
     NCCL documentation, NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT; InfiniBand specification, Local Ack Timeout.
@@ -92,27 +123,37 @@ def nccl_ib_timeout_extreme(environ: Environ) -> Iterator[Finding]:
     name = "NCCL_IB_TIMEOUT"
     wait = number(environ, name)
     if wait is not None and (wait <= 0 or wait >= 32):
-        yield about(environ, name, "waits for ever on a lost packet", "18 to 23, or to be unset")
+        yield about(environ, name, "waits forever for a lost packet", "18 to 23, or unset")
     elif wait is not None and not LEAST_TIMEOUT <= wait <= MOST_TIMEOUT:
-        each = 4.096e-6 * 2**wait
-        yield about(environ, name, f"waits {each:.2g} s for each packet", "18 to 23, or to be unset")
+        seconds = 4.096e-6 * 2**wait
+        yield about(environ, name, f"waits {seconds:.2g} s for each packet", "18 to 23, or unset")
     tries = number(environ, "NCCL_IB_RETRY_CNT")
     if tries is not None and tries <= 0:
-        yield about(environ, "NCCL_IB_RETRY_CNT", "ends the job at the first lost packet", "7, or to be unset")
+        yield about(environ, "NCCL_IB_RETRY_CNT", "ends the job at the first lost packet", "7, or unset")
     elif tries is not None and tries > 7:
-        yield about(environ, "NCCL_IB_RETRY_CNT", "does not fit into the three bits of an RDMA retry count", "7")
+        yield about(environ, "NCCL_IB_RETRY_CNT", "exceeds 7, the maximum (three bits)", "7")
 
 
 @cause("ENV041", "nccl-ib-gid-index-forced", Severity.WARNING)
 def nccl_ib_gid_index_forced(environ: Environ, net: Net, versions: Versions | None = None) -> Iterator[Finding]:
-    """NCCL_IB_GID_INDEX is forced and not needed, or no RoCE v2 entry.
+    """NCCL_IB_GID_INDEX is set but not needed, or is not the index of a RoCE v2 entry.
 
     ## Why it matters
-    The entry with this index is RoCE v2 on one machine and something else on the next; "Call to ibv_modify_qp failed …
-    Invalid argument" is the usual sign. Since 2.21 NCCL finds the entry by itself.
+    The same index is RoCE v2 on one machine and something else on the next; the usual error is `Call to
+    ibv_modify_qp failed … Invalid argument`. NCCL 2.21 and later find the index themselves.
 
     ## Fix
-    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or later; before, set it to the RoCE v2 IPv4 entry of each node (show_gids).
+    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or later; with older releases, set it on each node to the index of the
+    RoCE v2 IPv4 entry (`show_gids`).
+
+    ## Example
+
+        NCCL WARN Call to ibv_modify_qp failed with error Invalid argument
+
+        # before: index 3 is RoCE v1 on this node
+        export NCCL_IB_GID_INDEX=3
+        # after
+        unset NCCL_IB_GID_INDEX
 
     ## Source
     NCCL documentation, NCCL_IB_GID_INDEX.
@@ -124,20 +165,20 @@ def nccl_ib_gid_index_forced(environ: Environ, net: Net, versions: Versions | No
     wrong = [device.name for device, port in rdma.used(value(environ, HCA)) if port.is_roce and not _is_v2(port, index)]
     version = versions.nccl.version if versions is not None and versions.nccl is not None else None
     if wrong:
-        yield about(environ, GID_INDEX, f"is no RoCE v2 entry of {', '.join(wrong)[:100]}", "it to be unset")
+        yield about(environ, GID_INDEX, f"is not a RoCE v2 entry of {', '.join(wrong)[:100]}", "unset")
     elif version is not None and numbers(version) >= FINDS_GIDS:
-        finds = f"is not needed: NCCL {version} finds the entry of each port by itself"
-        yield about(environ, GID_INDEX, finds, "it to be unset", severity=Severity.NOTE)
+        finds = f"is not needed: NCCL {version} finds the index of each port itself"
+        yield about(environ, GID_INDEX, finds, "unset", severity=Severity.NOTE)
 
 
 def _is_v2(port: RdmaPort, index: int) -> bool:
-    """Whether the port has a RoCE v2 entry with this index; True also for a port whose entries nobody could read."""
+    """Whether the port has a RoCE v2 entry with this index; also True for a port whose entries could not be read."""
     entry = next((gid for gid in port.gids if gid.index == index), None)
     return not port.gids or (entry is not None and entry.kind in ("RoCE v2", None))
 
 
 def _rdma(net: Net) -> Rdma:
-    """The adapters of this node, or a skip where no port is up."""
+    """The adapters of this node, or a skip if no port is active."""
     rdma = net.need(net.rdma, "rdma")
     if not any(port.is_active for _, port in rdma.ports):
         not_here("no active RDMA port here")

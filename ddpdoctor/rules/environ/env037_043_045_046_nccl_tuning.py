@@ -1,4 +1,4 @@
-"""ENV037, ENV043, ENV045, ENV046: settings that tie NCCL's hands where it would choose well by itself."""
+"""ENV037, ENV043, ENV045, ENV046: settings that override a choice that NCCL makes well by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALGORITHMS = ("TREE", "RING", "COLLNETDIRECT", "COLLNETCHAIN", "NVLS", "NVLSTREE
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 FUNCTIONS = ("BROADCAST", "REDUCE", "ALLGATHER", "REDUCESCATTER", "ALLREDUCE")
 OLDER = ("COLLNET",)
-"""Words that releases before 2.14 knew."""
+"""Names that releases before 2.14 accepted."""
 LEAST_CHANNELS = 8
 
 
@@ -29,78 +29,93 @@ def nccl_algo_or_proto_forced(environ: Environ) -> Iterator[Finding]:
     """NCCL_ALGO or NCCL_PROTO forces an algorithm or a protocol.
 
     ## Why it matters
-    What was best in one benchmark is slow at other sizes. A word that NCCL does not know ends the job with "Unrecognized
-    element token" (2.24 and later), Tree alone leaves most collectives without an algorithm, and LL128 on a platform that
-    does not promise its order of writes corrupts data.
+    What was best in one benchmark is slow at other sizes, Tree alone leaves most collectives without an algorithm,
+    and LL128 corrupts data on a platform that does not guarantee its order of writes. An unknown name ends the job
+    with `Unrecognized element token` (2.24 and later).
 
     ## Fix
     Unset NCCL_ALGO and NCCL_PROTO.
 
+    ## Example
+
+        NCCL_PROTO=LL128 forces LL128, which can corrupt data on some platforms
+
+        # before
+        export NCCL_PROTO=LL128
+        # after
+        unset NCCL_PROTO
+
     ## Source
     NCCL documentation, NCCL_ALGO and NCCL_PROTO; src/graph/tuning.cc: parseList.
     """
-    for name, words in (("NCCL_ALGO", (*ALGORITHMS, *OLDER)), ("NCCL_PROTO", PROTOCOLS)):
+    for name, known in (("NCCL_ALGO", (*ALGORITHMS, *OLDER)), ("NCCL_PROTO", PROTOCOLS)):
         text = value(environ, name)
         if text is None:
             continue
-        bad = _bad_word(text, words)
-        allowed = _allowed(text, words)
+        bad = _bad_word(text, known)
+        allowed = _allowed(text, known)
         if uses_plugin(environ) and bad is None:
-            continue  # the makers of network plugins prescribe these
+            continue  # vendors of network plugins prescribe these
         if bad is not None:
-            yield about(environ, name, f"has a word that NCCL does not know: {shorten(bad, 30)!r}", _list(words))
+            yield about(environ, name, f"has an unknown word, {shorten(bad, 30)!r}", _list(known))
         elif name == "NCCL_PROTO" and "LL128" in allowed and not text.startswith("^") and len(allowed) < 3:
-            wrong = "forces LL128, which can corrupt data where the platform does not promise its order of writes"
-            yield about(environ, name, wrong, "it to be unset")
+            yield about(environ, name, "forces LL128, which can corrupt data on some platforms", "unset")
         elif name == "NCCL_PROTO" and "SIMPLE" not in allowed:
-            yield about(environ, name, "takes Simple away, the fast protocol for large messages", "it to be unset")
+            yield about(environ, name, "forbids Simple, the fast protocol for large messages", "unset")
         elif name == "NCCL_ALGO" and "RING" not in allowed:
-            yield about(
-                environ, name, "takes Ring away, the only algorithm that all collectives have", "it to be unset"
-            )
+            yield about(environ, name, "forbids Ring, the only algorithm that all collectives have", "unset")
         elif not text.startswith("^"):
-            wrong = "keeps NCCL from choosing what is fastest for each size"
-            yield about(environ, name, wrong, "it to be unset", severity=Severity.NOTE)
+            wrong = "stops NCCL from choosing the fastest for each size"
+            yield about(environ, name, wrong, "unset", severity=Severity.NOTE)
 
 
 def _lists(text: str) -> Iterator[tuple[str | None, str]]:
-    """The parts of `list;function:list;…`, the function None where there is none."""
+    """The parts of `list;function:list;…`; the function is None for a list without one."""
     for part in filter(None, text.split(";")):
         first, colon, rest = part.partition(":")
         yield (first, rest.partition(":")[0]) if colon and rest else (None, first)
 
 
-def _bad_word(text: str, words: tuple[str, ...]) -> str | None:
+def _bad_word(text: str, known: tuple[str, ...]) -> str | None:
     for function, items in _lists(text):
         if function is not None and function.upper() not in FUNCTIONS:
             return function
         for item in filter(None, items.removeprefix("^").split(",")):
-            if item.upper() not in words:
+            if item.upper() not in known:
                 return item
     return None
 
 
-def _allowed(text: str, words: tuple[str, ...]) -> set[str]:
-    """What the list for all functions leaves; lists for one function are somebody's deliberate choice."""
+def _allowed(text: str, known: tuple[str, ...]) -> set[str]:
+    """What the list for all functions allows; lists for one function are a deliberate choice."""
     items = next((items for function, items in _lists(text) if function is None), "^")
     listed = {item.upper() for item in items.removeprefix("^").split(",") if item}
-    return set(words) - listed if items.startswith("^") else listed
+    return set(known) - listed if items.startswith("^") else listed
 
 
-def _list(words: tuple[str, ...]) -> str:
-    return ", ".join(words)
+def _list(known: tuple[str, ...]) -> str:
+    return ", ".join(known)
 
 
 @cause("ENV043", "nccl-channels-restricted", Severity.WARNING)
 def nccl_channels_restricted(environ: Environ) -> Iterator[Finding]:
-    """NCCL's channels, threads or buffers are restricted, or set to a number that does not fit.
+    """NCCL's channels, threads, or buffers are restricted, or set to an unsuitable number.
 
     ## Why it matters
-    Few channels cap the bandwidth without a message. A number of threads that is no multiple of 32 is replaced, and
-    buffers that are no power of two fit badly into NCCL's slices.
+    Few channels limit the bandwidth without a message. NCCL replaces a number of threads that is not a multiple of
+    32, and buffers that are not a power of two fit badly into its slices.
 
     ## Fix
-    Unset NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, NCCL_NTHREADS and NCCL_BUFFSIZE.
+    Unset NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, NCCL_NTHREADS, and NCCL_BUFFSIZE.
+
+    ## Example
+
+        NCCL_MAX_NCHANNELS=1 limits the bandwidth (at least 8 channels are needed)
+
+        # before
+        export NCCL_MAX_NCHANNELS=1
+        # after
+        unset NCCL_MAX_NCHANNELS
 
     ## Source
     NCCL documentation of these; src/graph/tuning.cc: getNthreads.
@@ -108,49 +123,66 @@ def nccl_channels_restricted(environ: Environ) -> Iterator[Finding]:
     for name in ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"):
         most = number(environ, name)
         if most is not None and 0 < most < LEAST_CHANNELS:
-            wrong = "leaves NCCL few channels, which caps the bandwidth"
-            yield about(environ, name, wrong, f"at least {LEAST_CHANNELS}, or to be unset")
+            wrong = f"limits the bandwidth (at least {LEAST_CHANNELS} channels are needed)"
+            yield about(environ, name, wrong, f"at least {LEAST_CHANNELS}, or unset")
     threads = number(environ, "NCCL_NTHREADS")
     if threads is not None and threads > 0 and (threads % 32 or not 64 <= threads <= 512):
-        yield about(environ, "NCCL_NTHREADS", "is a number that NCCL replaces", "64, 128, 256 or 512")
+        wrong = "is invalid, so NCCL replaces it (valid: 64, 128, 256, 512)"
+        yield about(environ, "NCCL_NTHREADS", wrong, "64, 128, 256, or 512")
     size = number(environ, "NCCL_BUFFSIZE")
     if size is not None and size > 0 and size & (size - 1):
-        yield about(environ, "NCCL_BUFFSIZE", "is no power of two", "a power of two, such as 4194304")
+        yield about(environ, "NCCL_BUFFSIZE", "is not a power of two", "a power of two, such as 4194304")
 
 
 @cause("ENV045", "nccl-nvls-setting-odd", Severity.NOTE)
 def nccl_nvls_setting_odd(environ: Environ, gpu: Gpu | None = None, topo: Topo | None = None) -> Iterator[Finding]:
-    """NCCL_NVLS_ENABLE is set against what the hardware offers.
+    """NCCL_NVLS_ENABLE does not fit the hardware.
 
     ## Why it matters
-    0 gives up the sums that NVSwitch computes, about a quarter of the all_reduce bandwidth on Hopper and later; 1 asks
-    other machines for what they do not have, and where it cannot be had NCCL does not start.
+    0 gives up the sums that NVSwitch computes, about a quarter of the all_reduce bandwidth on Hopper and later. 1
+    requests it on machines that do not have it, and NCCL does not start where it is unavailable.
 
     ## Fix
     Unset NCCL_NVLS_ENABLE, unless a fault of the fabric forces 0.
+
+    ## Example
+
+        NCCL_NVLS_ENABLE=0 disables NVLink SHARP, which these GPUs have
+
+        # before
+        export NCCL_NVLS_ENABLE=0
+        # after
+        unset NCCL_NVLS_ENABLE
 
     ## Source
     NCCL documentation, NCCL_NVLS_ENABLE; src/transport/nvls.cc: ncclNvlsInit.
     """
     asked, has = number(environ, "NCCL_NVLS_ENABLE"), _has_nvls(gpu, topo)
     if asked == 0 and has is not False:
-        where = "here" if has else "where there is one"
-        yield about(environ, "NCCL_NVLS_ENABLE", f"does without NVLink SHARP {where}", "it to be unset")
+        which = ", which these GPUs have" if has else " (unknown whether these GPUs have it)"
+        yield about(environ, "NCCL_NVLS_ENABLE", f"disables NVLink SHARP{which}", "unset")
     elif asked == 1 and has is False:
-        yield about(
-            environ, "NCCL_NVLS_ENABLE", "asks for NVLink SHARP, which these GPUs do not have", "it to be unset"
-        )
+        yield about(environ, "NCCL_NVLS_ENABLE", "requests NVLink SHARP, which these GPUs do not have", "unset")
 
 
 @cause("ENV046", "nccl-cumem-disabled", Severity.WARNING)
 def nccl_cumem_disabled(environ: Environ, gpu: Gpu | None = None, topo: Topo | None = None) -> Iterator[Finding]:
-    """NCCL_CUMEM_ENABLE=0 takes away what NVLink SHARP, NVLink between nodes and registered buffers need.
+    """NCCL_CUMEM_ENABLE=0 disables what NVLink SHARP, NVLink between nodes, and registered buffers need.
 
     ## Why it matters
-    NCCL does without them, mostly without a word.
+    NCCL runs without them, mostly without a message.
 
     ## Fix
     Unset NCCL_CUMEM_ENABLE.
+
+    ## Example
+
+        NCCL_CUMEM_ENABLE=0 disables what NCCL_MNNVL_ENABLE=1 needs
+
+        # before
+        export NCCL_CUMEM_ENABLE=0 NCCL_MNNVL_ENABLE=1
+        # after
+        unset NCCL_CUMEM_ENABLE
 
     ## Source
     NCCL documentation, NCCL_CUMEM_ENABLE.
@@ -159,15 +191,17 @@ def nccl_cumem_disabled(environ: Environ, gpu: Gpu | None = None, topo: Topo | N
     has = _has_nvls(gpu, topo)
     if number(environ, "NCCL_CUMEM_ENABLE") != 0 or (has is False and asks is None):
         return
-    wrong = "takes away what NVLink SHARP and NVLink between nodes need"
+    wrong = "disables what NVLink SHARP and NVLink between nodes need"
     if asks is not None:
-        wrong = f"takes away what {asks}=1 asks for"
+        wrong = f"disables what {asks}=1 needs"
     certain = asks is not None or bool(has)
-    yield about(environ, "NCCL_CUMEM_ENABLE", wrong, "it to be unset").if_certain(certain, Severity.NOTE)
+    yield about(environ, "NCCL_CUMEM_ENABLE", wrong, "unset").if_certain(certain, Severity.NOTE)
 
 
 def _has_nvls(gpu: Gpu | None, topo: Topo | None) -> bool | None:
-    """Whether the GPUs are Hopper or later behind NVSwitches; None when that is not known, or there is no GPU here."""
+    """Whether the GPUs are Hopper or later, connected by NVSwitches; None if that is unknown, or if there is no GPU
+    here.
+    """
     capabilities = [d.compute_capability for d in (gpu.devices if gpu is not None else ()) if d.compute_capability]
     if not capabilities:
         return None

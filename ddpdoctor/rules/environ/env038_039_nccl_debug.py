@@ -1,4 +1,4 @@
-"""ENV038, ENV039: what NCCL logs, and where to."""
+"""ENV038, ENV039: what NCCL logs, and to which file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 
 @cause("ENV038", "nccl-debug-verbose", Severity.NOTE)
 def nccl_debug_verbose(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
-    """NCCL_DEBUG makes NCCL write very much, or is no level.
+    """NCCL_DEBUG makes NCCL write very much, or is not a valid level.
 
     ## Why it matters
-    TRACE, or INFO from many ranks, fills a log faster than anybody reads it and slows the job down. A word that is no level
-    shows nothing at all, also when something is wrong.
+    TRACE, or INFO from many ranks, floods the log and slows the job down. An invalid level logs nothing at all,
+    even when something fails.
 
     ## Fix
-    NCCL_DEBUG=WARN for daily work; with INFO add NCCL_DEBUG_FILE=nccl.%h.%p.log.
+    Set NCCL_DEBUG=WARN for daily work; with INFO add NCCL_DEBUG_FILE=nccl.%h.%p.log.
+
+    ## Example
+
+        NCCL_DEBUG=TRACE logs every call of every rank
+
+        # before
+        export NCCL_DEBUG=TRACE
+        # after
+        export NCCL_DEBUG=WARN
 
     ## Source
     NCCL documentation, NCCL_DEBUG; src/debug.cc.
@@ -34,12 +43,13 @@ def nccl_debug_verbose(environ: Environ, launch: Launch | None = None) -> Iterat
     level = (value(environ, "NCCL_DEBUG") or "").strip().upper()
     ranks = _ranks(environ, launch)
     if level and not TABLE["NCCL_DEBUG"].allows(level):
-        yield about(environ, "NCCL_DEBUG", "is no level of NCCL: nothing is logged", "WARN, INFO, VERSION or TRACE")
+        wrong = "is not a level of NCCL, so nothing is logged"
+        yield about(environ, "NCCL_DEBUG", wrong, "WARN, INFO, VERSION, or TRACE")
     elif level == "TRACE":
         wrong = "logs every call of every rank"
         yield about(environ, "NCCL_DEBUG", wrong, "WARN", command="export NCCL_DEBUG=WARN")
     elif level == "INFO" and ranks is not None and ranks > MANY_RANKS and not value(environ, "NCCL_DEBUG_FILE"):
-        wrong = f"lets {ranks} ranks write into one log"
+        wrong = f"makes {ranks} ranks write to one log"
         command = "export NCCL_DEBUG_FILE=nccl.%h.%p.log"
         yield about(environ, "NCCL_DEBUG", wrong, "WARN, or NCCL_DEBUG_FILE=nccl.%h.%p.log", command=command)
 
@@ -49,11 +59,20 @@ def nccl_debug_file_shared(environ: Environ, launch: Launch | None = None) -> It
     """All ranks write to the same NCCL_DEBUG_FILE.
 
     ## Why it matters
-    Without %h and %p in its name every process opens the same file and overwrites what the others wrote: the lines of
-    the rank that matters are lost.
+    Without %h and %p in its name every process opens the same file and overwrites what the others wrote. The lines
+    of the failing rank are lost.
 
     ## Fix
-    NCCL_DEBUG_FILE=/path/nccl.%h.%p.log
+    Set NCCL_DEBUG_FILE=/path/nccl.%h.%p.log.
+
+    ## Example
+
+        NCCL_DEBUG_FILE=/tmp/nccl.log is one file for all ranks (NCCL_DEBUG=INFO)
+
+        # before
+        export NCCL_DEBUG_FILE=/tmp/nccl.log
+        # after
+        export NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log
 
     ## Source
     NCCL documentation, NCCL_DEBUG_FILE; src/debug.cc: ncclDebugInit.
@@ -63,7 +82,7 @@ def nccl_debug_file_shared(environ: Environ, launch: Launch | None = None) -> It
     if not file or level not in LEVELS or _ranks(environ, launch) == 1:
         return
     if file.startswith("~"):
-        yield about(environ, "NCCL_DEBUG_FILE", "starts with ~, which NCCL does not replace", "a path without ~")
+        yield about(environ, "NCCL_DEBUG_FILE", "starts with ~, which NCCL does not expand", "a path without ~")
     elif "%p" not in file and not file.startswith(("/dev/", "/proc/")):
         expected = "%h and %p in the name"
         yield about(
@@ -73,8 +92,8 @@ def nccl_debug_file_shared(environ: Environ, launch: Launch | None = None) -> It
 
 
 def _ranks(environ: Environ, launch: Launch | None) -> int | None:
-    """How many ranks the job has, as far as the launch line or the environment tells."""
-    plan = next((each.plan for each in (launch.lines if launch is not None else ()) if each.plan is not None), None)
+    """How many ranks the job has, according to the launch line or the environment; None if unknown."""
+    plan = next((line.plan for line in (launch.lines if launch is not None else ()) if line.plan is not None), None)
     if plan is not None and plan.nnodes is not None and plan.nproc is not None:
         return plan.nnodes[-1] * plan.nproc
     return environ.world_size

@@ -1,4 +1,4 @@
-"""ENV048 to ENV050, ENV055, ENV056, ENV510: names of settings that are old, gone, or nobody's."""
+"""ENV048 to ENV050, ENV055, ENV056, ENV510: names of settings that are old, removed, or unknown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 NEWEST = "2.30.7"
-"""The last NCCL that the table knows."""
+"""The newest NCCL that the table covers."""
 OLDEST = (2, 19, 3)
 """The NCCL of torch 2.2, the oldest torch that we support."""
 _SHELL_WORD = re.compile(r"[\w@%+:,./-]+", re.ASCII)
@@ -37,24 +37,33 @@ def nccl_variable_deprecated(environ: Environ, versions: Versions | None = None)
     """A deprecated NCCL variable is set.
 
     ## Why it matters
-    It works today. A release that drops it will not say so.
+    It still works, but a later release will ignore it without a message.
 
     ## Fix
     Use the variable that replaces it.
+
+    ## Example
+
+        NCCL_CHECKS_DISABLE=0 is deprecated since NCCL 2.2.12 (use NCCL_CHECK_POINTERS)
+
+        # before
+        export NCCL_CHECKS_DISABLE=0
+        # after
+        export NCCL_CHECK_POINTERS=1
 
     ## Source
     NCCL documentation, environment variables.
     """
     here = _nccl(versions)
-    for name, each in _set(environ):
-        if each.deprecated is None or (here and each.deprecated != "-" and here < numbers(each.deprecated)):
+    for name, known in _set(environ):
+        if known.deprecated is None or (here and known.deprecated != "-" and here < numbers(known.deprecated)):
             continue
         if name == "NCCL_LAUNCH_MODE" and (value(environ, name) or "").upper() != "GROUP":
-            continue  # PARALLEL is what NCCL does anyway
+            continue  # PARALLEL is NCCL's default
         if "NCHANNELS" in name and uses_plugin(environ):
-            continue  # the makers of network plugins prescribe these
-        since = "" if each.deprecated == "-" else f" since NCCL {each.deprecated}"
-        yield about(environ, name, f"is deprecated{since}", _instead(each))
+            continue  # vendors of network plugins prescribe these
+        since = "" if known.deprecated == "-" else f" since NCCL {known.deprecated}"
+        yield about(environ, name, f"is deprecated{since}{_replacement(known)}", _instead(known))
 
 
 @cause("ENV049", "nccl-variable-removed", Severity.WARNING)
@@ -62,29 +71,50 @@ def nccl_variable_removed(environ: Environ, versions: Versions | None = None) ->
     """A variable is set that this NCCL no longer reads.
 
     ## Why it matters
-    NCCL ignores it without a word: what once worked around a fault does nothing now.
+    NCCL ignores it without a message: a former workaround no longer has any effect.
 
     ## Fix
-    Remove it, or use what replaces it.
+    Remove it, or use its replacement.
+
+    ## Example
+
+        NCCL_TREE_THRESHOLD=0 is not read by NCCL after 2.5 (use NCCL_ALGO)
+
+        # before
+        export NCCL_TREE_THRESHOLD=0
+        # after
+        unset NCCL_TREE_THRESHOLD
 
     ## Source
     NCCL's sources: the releases whose code still has the name.
     """
     here = _nccl(versions) or OLDEST
-    for name, each in _set(environ):
-        if each.removed is not None and here > numbers(each.removed):
-            yield about(environ, name, f"is not read by NCCL after {each.removed}", _instead(each))
+    for name, known in _set(environ):
+        if known.removed is not None and here > numbers(known.removed):
+            yield about(
+                environ, name, f"is not read by NCCL after {known.removed}{_replacement(known)}", _instead(known)
+            )
 
 
 @cause("ENV050", "nccl-variable-unknown", Severity.WARNING)
 def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) -> Iterator[Finding]:
-    """A variable with NCCL's prefix, or nearly so, is none that NCCL reads.
+    """A variable with NCCL's prefix, or nearly so, is not one that NCCL reads.
 
     ## Why it matters
-    NCCL never complains about names: a misspelt one has no effect, and so has NCCL_TIMEOUT, which does not exist.
+    NCCL never reports unknown names: a misspelled one has no effect, and neither has NCCL_TIMEOUT, which does not
+    exist.
 
     ## Fix
-    Correct the name. The timeout of collectives is the timeout= argument of init_process_group.
+    Correct the name; to set the timeout of collectives, use the timeout= argument of init_process_group.
+
+    ## Example
+
+        NCCL_SOCKET_IFNAMES=eth0 has no effect on NCCL; did you mean NCCL_SOCKET_IFNAME?
+
+        # before
+        export NCCL_SOCKET_IFNAMES=eth0
+        # after
+        export NCCL_SOCKET_IFNAME=eth0
 
     ## Source
     NCCL's documentation and sources up to 2.30.7; names of plugins are left out.
@@ -93,7 +123,7 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
     for name in environ.settings:
         if name in TABLE:
             if not uses_plugin(environ) and _is_newer(TABLE[name], here):
-                wrong = f"is read since NCCL {TABLE[name].since}, and this is {'.'.join(map(str, here))}"
+                wrong = f"is read since NCCL {TABLE[name].since}; this is NCCL {'.'.join(map(str, here))}"
                 yield about(environ, name, wrong, "a newer NCCL", severity=Severity.NOTE)
             continue
         meant = _meant(name)
@@ -103,8 +133,8 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
             if meant:
                 yield _misspelt(environ, name, meant, "NCCL")
             else:
-                wrong = f"is no variable of NCCL up to {NEWEST}: it has no effect, unless a plugin reads it"
-                yield about(environ, name, wrong, "a name that NCCL knows", severity=Severity.NOTE)
+                wrong = f"is unknown to NCCL up to {NEWEST} (no effect, unless a plugin reads it)"
+                yield about(environ, name, wrong, "a name that NCCL reads", severity=Severity.NOTE)
 
 
 @cause(
@@ -116,35 +146,55 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
     ),
 )
 def torch_variable_renamed(environ: Environ) -> Iterator[Finding]:
-    """A variable of torch is set under its name from before 2.2.
+    """A variable of torch is set by its name from before torch 2.2.
 
     ## Why it matters
-    torch still reads it and warns; the new name starts with TORCH_ and wins when both are set.
+    torch still reads it and warns `Environment variable NCCL_… is deprecated`. The new name starts with TORCH_ and
+    wins if both are set.
 
     ## Fix
     Use the new name that the finding gives.
 
+    ## Example
+
+        NCCL_BLOCKING_WAIT=1 was renamed to TORCH_NCCL_BLOCKING_WAIT
+
+        # before
+        export NCCL_BLOCKING_WAIT=1
+        # after
+        unset NCCL_BLOCKING_WAIT; export TORCH_NCCL_BLOCKING_WAIT=1
+
     ## Source
     torch c10d/ProcessGroupNCCL.hpp: each name with its older one.
     """
-    for name, each in _set(environ):
-        if each.is_renamed and not (name == "NCCL_ASYNC_ERROR_HANDLING" and TORCHRUN in environ.launchers):
+    for name, known in _set(environ):
+        if known.is_renamed and not (name == "NCCL_ASYNC_ERROR_HANDLING" and TORCHRUN in environ.launchers):
             command = None
             if environ.source(name)[1] is None and (environ.get(name) or "").isalnum():
-                command = f"unset {name}; export {each.replaced_by}={environ.get(name)}"
-            yield about(environ, name, "is the old name", f"{each.replaced_by}", command=command)
+                command = f"unset {name}; export {known.replaced_by}={environ.get(name)}"
+            wrong = f"was renamed to {known.replaced_by}"
+            yield about(environ, name, wrong, f"{known.replaced_by}", command=command)
 
 
 @cause("ENV056", "torch-variable-unknown", Severity.NOTE)
 def torch_variable_unknown(environ: Environ) -> Iterator[Finding]:
-    """A variable is set that looks like torch.distributed's or Gloo's and that torch does not read.
+    """A variable looks like one of torch.distributed's or Gloo's, but torch does not read it.
 
     ## Why it matters
-    Names such as TORCH_DISTRIBUTED_INIT_METHOD stand in tutorials, and torch reads none of them; a misspelt one has no
+    Tutorials use names such as TORCH_DISTRIBUTED_INIT_METHOD, which torch does not read. A misspelled name has no
     effect either.
 
     ## Fix
-    Correct the name, or give the value as an argument of init_process_group or of the launcher.
+    Correct the name, or pass the value as an argument of init_process_group or of the launcher.
+
+    ## Example
+
+        TORCH_NCCL_BLOCKING_WAITS=1 has no effect on torch; did you mean TORCH_NCCL_BLOCKING_WAIT?
+
+        # before
+        export TORCH_NCCL_BLOCKING_WAITS=1
+        # after
+        export TORCH_NCCL_BLOCKING_WAIT=1
 
     ## Source
     The names in torch 2.13's libraries and Python files.
@@ -156,20 +206,27 @@ def torch_variable_unknown(environ: Environ) -> Iterator[Finding]:
         if meant and (name.startswith(TORCHS) or _family(meant[0]) == "torch") and not name.startswith("NCCL_"):
             yield _misspelt(environ, name, meant, "torch")
         elif name.startswith("TORCH_NCCL_"):
-            yield about(
-                environ, name, "is no variable of torch up to 2.13: it has no effect", "a name that torch knows"
-            )
+            yield about(environ, name, "has no effect (unknown to torch up to 2.13)", "a name that torch reads")
 
 
 @cause("ENV510", "cuda-variable-misspelt", Severity.WARNING)
 def cuda_variable_misspelt(environ: Environ) -> Iterator[Finding]:
-    """A variable is set whose name is nearly one of CUDA's or of the container runtime's.
+    """A variable's name nearly matches one of CUDA's or of the container runtime's.
 
     ## Why it matters
-    Nobody reads it and nobody says so: CUDA_VISIBLE_DEVICE hides no GPU, so that two jobs share one.
+    No program reads it and none reports it: CUDA_VISIBLE_DEVICE hides no GPU, so two jobs share one.
 
     ## Fix
     Correct the name.
+
+    ## Example
+
+        CUDA_VISIBLE_DEVICE=0 has no effect on CUDA; did you mean CUDA_VISIBLE_DEVICES?
+
+        # before
+        export CUDA_VISIBLE_DEVICE=0
+        # after
+        unset CUDA_VISIBLE_DEVICE; export CUDA_VISIBLE_DEVICES=0
 
     ## Source
     CUDA programming guide, environment variables; NVIDIA container toolkit, environment variables.
@@ -185,30 +242,34 @@ def _set(environ: Environ) -> Iterator[tuple[str, KnownVariable]]:
 
 
 def _nccl(versions: Versions | None) -> tuple[int, ...]:
-    """The NCCL that would be loaded, () when that is not known."""
+    """The NCCL that would be loaded, () if unknown."""
     version = versions.nccl.version if versions is not None and versions.nccl is not None else None
     return numbers(version or "")
 
 
-def _is_newer(each: KnownVariable, nccl: tuple[int, ...]) -> bool:
-    return bool(nccl) and each.family == "nccl" and each.since is not None and nccl < numbers(each.since)
+def _is_newer(known: KnownVariable, nccl: tuple[int, ...]) -> bool:
+    return bool(nccl) and known.family == "nccl" and known.since is not None and nccl < numbers(known.since)
 
 
-def _instead(each: KnownVariable) -> str:
-    return f"{each.replaced_by} instead" if each.replaced_by else "it to be unset"
+def _instead(known: KnownVariable) -> str:
+    return known.replaced_by or "unset"
+
+
+def _replacement(known: KnownVariable) -> str:
+    return f" (use {known.replaced_by})" if known.replaced_by else ""
 
 
 def _meant(name: str) -> tuple[str, ...]:
-    """What a name that nobody reads was probably meant to be, the likeliest first."""
+    """What an unknown name was probably meant to be, the most likely first."""
     if name in TABLE or name in MEANINGS or name in PET_OPTIONS:
         return ()
     return (SYNONYMS[name],) if name in SYNONYMS else nearest(name)
 
 
 def _family(meant: str) -> str:
-    """Whose variable it is; "" for what is no variable."""
-    found = TABLE.get(meant.partition("=")[0])
-    return found.family if found is not None else ""
+    """The program that reads the variable; "" if it is not a variable."""
+    known = TABLE.get(meant.partition("=")[0])
+    return known.family if known is not None else ""
 
 
 def _misspelt(environ: Environ, name: str, meant: tuple[str, ...], reader: str) -> Finding:
@@ -217,6 +278,5 @@ def _misspelt(environ: Environ, name: str, meant: tuple[str, ...], reader: str) 
     if environ.source(name)[1] is None and meant[0] in TABLE and _SHELL_WORD.fullmatch(text) and name.isidentifier():
         command = f"unset {name}; export {meant[0]}={text}"
     return about(
-        environ, name, f"is read by nobody: {reader} has no such variable; did you mean {' or '.join(meant)}?",
-        meant[0], command=command,
-    )  # fmt: skip
+        environ, name, f"has no effect on {reader}; did you mean {' or '.join(meant)}?", meant[0], command=command
+    )

@@ -1,4 +1,4 @@
-"""ENV057 to ENV059: CUDA's debugging switches that slow a training down."""
+"""ENV057 to ENV059: CUDA's debugging switches that slow training down."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _TENSOR_PARALLEL = re.compile(
 OFF = ("", "0", "false", "off", "no")
 HARMFUL = {
     "CUDA_FORCE_PTX_JIT": "compiles every kernel at the start",
-    "CUDA_CACHE_DISABLE": "compiles kernels anew in every process",
+    "CUDA_CACHE_DISABLE": "compiles kernels again in every process",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "makes every allocation a cudaMalloc",
-    "CUDA_DEVICE_WAITS_ON_EXCEPTION": "lets a failed GPU wait for a debugger",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION": "makes a failed GPU wait for a debugger",
     "CUDA_PROFILE": "profiles every kernel",
     "COMPUTE_PROFILE": "profiles every kernel",
     "OPENCL_PROFILE": "profiles every kernel",
     "NSIGHT_CUDA_DEBUGGER": "attaches a debugger",
     "CUDA_AUTO_BOOST": "changes the clocks of the GPU",
 }
-"""Variables that serve debugging, and what they do. DCGM's diagnostics refuse to run with most of them."""
+"""Variables for debugging, and their effects. DCGM's diagnostics refuse to run with most of them."""
 MILD = {
     "CUDA_INJECTION32_PATH": "loads a tool into every CUDA program",
     "CUDA_INJECTION64_PATH": "loads a tool into every CUDA program",
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "writes the GPU's memory to a file when a kernel fails",
 }
-"""The same, but people also leave these on for good."""
+"""The same, but some users keep these on permanently."""
 
 
 @cause("ENV057", "cuda-launch-blocking-on", Severity.WARNING)
@@ -42,17 +42,26 @@ def cuda_launch_blocking_on(environ: Environ) -> Iterator[Finding]:
     """CUDA_LAUNCH_BLOCKING is on.
 
     ## Why it matters
-    Every launch waits until its kernel is done: nothing overlaps, neither computing nor NCCL, and training is several times
-    slower. Only the variable shows it.
+    Every launch waits until its kernel has finished. Neither computation nor NCCL overlaps, and training is several
+    times slower without a message.
 
     ## Fix
     Unset CUDA_LAUNCH_BLOCKING.
+
+    ## Example
+
+        CUDA_LAUNCH_BLOCKING=1 makes every kernel launch wait for the kernel
+
+        # before
+        export CUDA_LAUNCH_BLOCKING=1
+        # after
+        unset CUDA_LAUNCH_BLOCKING
 
     ## Source
     CUDA programming guide, environment variables; NCCL src/misc/cudawrap.cc reads it too.
     """
     if (environ.get("CUDA_LAUNCH_BLOCKING") or "").strip() not in ("", "0"):
-        yield about(environ, "CUDA_LAUNCH_BLOCKING", "makes every kernel launch wait for the kernel", "it to be unset")
+        yield about(environ, "CUDA_LAUNCH_BLOCKING", "makes every kernel launch wait for the kernel", "unset")
 
 
 @cause("ENV058", "cuda-max-connections-one", Severity.NOTE)
@@ -60,20 +69,29 @@ def cuda_max_connections_one(environ: Environ, launch: Launch | None = None) -> 
     """CUDA_DEVICE_MAX_CONNECTIONS=1 without tensor parallelism.
 
     ## Why it matters
-    One hardware queue keeps the order that Megatron's tensor parallelism counts on. Elsewhere it keeps communication from
-    running beside computation.
+    One hardware queue keeps the order that Megatron's tensor parallelism relies on. In other programs it prevents
+    communication from overlapping computation.
 
     ## Fix
-    Unset CUDA_DEVICE_MAX_CONNECTIONS, unless tensor or sequence parallelism asks for it.
+    Unset CUDA_DEVICE_MAX_CONNECTIONS, unless tensor or sequence parallelism needs it.
+
+    ## Example
+
+        CUDA_DEVICE_MAX_CONNECTIONS=1 prevents communication from overlapping computation
+
+        # before
+        export CUDA_DEVICE_MAX_CONNECTIONS=1
+        # after
+        unset CUDA_DEVICE_MAX_CONNECTIONS
 
     ## Source
     CUDA programming guide, environment variables; Megatron-LM's checks of its arguments.
     """
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     lines = launch.lines if launch is not None else ()
-    if number(environ, name) == 1 and not any(_TENSOR_PARALLEL.search(each.source) for each in lines):
-        wrong = "keeps communication from running beside computation"
-        yield about(environ, name, wrong, "it to be unset, unless tensor parallelism needs it")
+    if number(environ, name) == 1 and not any(_TENSOR_PARALLEL.search(line.source) for line in lines):
+        wrong = "prevents communication from overlapping computation"
+        yield about(environ, name, wrong, "unset, unless tensor parallelism needs it")
 
 
 @cause("ENV059", "cuda-debug-variable-set", Severity.WARNING)
@@ -81,18 +99,28 @@ def cuda_debug_variable_set(environ: Environ) -> Iterator[Finding]:
     """A debugging variable of CUDA is set that harms training.
 
     ## Why it matters
-    These switches of profilers, debuggers and compilers change speed or behaviour, and no log mentions them.
+    These switches of profilers, debuggers, and compilers change speed or behavior, and no log mentions them.
 
     ## Fix
     Unset it for training.
 
+    ## Example
+
+        CUDA_FORCE_PTX_JIT=1 compiles every kernel at the start
+
+        # before
+        export CUDA_FORCE_PTX_JIT=1
+        # after
+        unset CUDA_FORCE_PTX_JIT
+
     ## Source
-    NVIDIA DCGM, the environment variables that its diagnostics refuse; CUDA programming guide, environment variables.
+    NVIDIA DCGM, the environment variables that its diagnostics refuse; CUDA programming guide, environment
+    variables.
     """
     for names, severity in ((HARMFUL, None), (MILD, Severity.NOTE)):
         for name, wrong in names.items():
             if (environ.get(name) or "").strip().lower() not in OFF:
-                yield about(environ, name, wrong, "it to be unset for training", severity=severity)
+                yield about(environ, name, wrong, "unset for training", severity=severity)
     if (environ.get("NVIDIA_TF32_OVERRIDE") or "").strip() == "0":
-        wrong = "switches TF32 off everywhere, also where the program asks for it"
-        yield about(environ, "NVIDIA_TF32_OVERRIDE", wrong, "it to be unset", severity=Severity.NOTE)
+        wrong = "disables TF32 everywhere, even where the program enables it"
+        yield about(environ, "NVIDIA_TF32_OVERRIDE", wrong, "unset", severity=Severity.NOTE)

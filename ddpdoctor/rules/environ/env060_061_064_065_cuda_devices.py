@@ -1,4 +1,4 @@
-"""ENV060, ENV061, ENV064, ENV065: which GPUs, libraries and servers CUDA finds."""
+"""ENV060, ENV061, ENV064, ENV065: which GPUs, libraries, and servers CUDA finds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.launchers import TORCHRUN
 from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.task_counts import option, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD, about
 from ddpdoctor.rules.launch.pointing import after, point, replace_word, revalue, shown
-from ddpdoctor.rules.launch.scheduler.counting import option, tasks_per_node
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -43,25 +43,34 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
     signatures=(r"cudaErrorMpsConnectionFailed", r"MPS client failed to connect to the MPS control daemon"),
 )
 def cuda_mps_daemon_absent(environ: Environ) -> Iterator[Finding]:
-    """CUDA_MPS_PIPE_DIRECTORY is set, and no MPS daemon is there.
+    """CUDA_MPS_PIPE_DIRECTORY is set, but no MPS daemon is running.
 
     ## Why it matters
-    The program was meant to share its GPU through the MPS server. Without one CUDA fails or waits at its first call ("MPS
-    client failed to connect to the MPS control daemon"), or runs without sharing.
+    The program was meant to share its GPU through the MPS server. Without one, CUDA fails or waits at its first
+    call (`MPS client failed to connect to the MPS control daemon`), or runs without sharing.
 
     ## Fix
-    Unset CUDA_MPS_PIPE_DIRECTORY, or start nvidia-cuda-mps-control -d on the node.
+    Unset CUDA_MPS_PIPE_DIRECTORY, or run `nvidia-cuda-mps-control -d` on the node.
+
+    ## Example
+
+        RuntimeError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server
+
+        # before: no daemon is running
+        export CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps
+        # after
+        unset CUDA_MPS_PIPE_DIRECTORY
 
     ## Source
     NVIDIA Multi-Process Service, environment variables.
     """
     control = environ.named(MPS)
-    if control is not None and not control.exists and environ.get(MPS) != "/dev/null":  # which is how MPS is avoided
-        wrong = "holds no control pipe of an MPS daemon"
-        yield about(environ, MPS, wrong, "it to be unset, or a daemon", severity=Severity.WARNING)
+    if control is not None and not control.exists and environ.get(MPS) != "/dev/null":  # the common way to avoid MPS
+        wrong = "has no control pipe of an MPS daemon"
+        yield about(environ, MPS, wrong, "unset, or a running daemon", severity=Severity.WARNING)
     elif control is not None and control.is_answered is False:
-        wrong = "holds the control pipe of an MPS daemon that is gone: nobody reads it"
-        yield about(environ, MPS, wrong, "it to be unset, or a daemon that runs")
+        wrong = "has the control pipe of an MPS daemon that is no longer running"
+        yield about(environ, MPS, wrong, "unset, or a running daemon")
 
 
 @cause("ENV061", "nvidia-driver-capabilities-missing", Severity.ERROR, also_in=("gpus",))
@@ -71,11 +80,20 @@ def nvidia_driver_capabilities_missing(
     """NVIDIA_DRIVER_CAPABILITIES lacks compute or utility.
 
     ## Why it matters
-    The container gets the GPUs but not libcuda (compute) or libnvidia-ml (utility): torch sees no GPU, nvidia-smi is
-    missing, and NCCL cannot ask NVML.
+    The container gets the GPUs but not libcuda (compute) or libnvidia-ml (utility): torch finds no GPU, nvidia-smi
+    is missing, and NCCL cannot use NVML.
 
     ## Fix
     Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility.
+
+    ## Example
+
+        NVIDIA_DRIVER_CAPABILITIES=graphics lacks compute and utility
+
+        # before
+        docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=graphics IMAGE
+        # after
+        docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE
 
     ## Source
     NVIDIA container toolkit, driver capabilities.
@@ -111,38 +129,58 @@ def nvidia_driver_capabilities_missing(
     ),
 )
 def one_gpu_visible_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """Every rank sees only its own GPU, while the code may select cuda:LOCAL_RANK.
+    """Each rank sees only its own GPU, while the code may select cuda:LOCAL_RANK.
 
     ## Why it matters
-    Each task sees one GPU, and calls it 0: cuda:LOCAL_RANK is out of range on all but the first, and older NCCL cannot set
-    up CUDA IPC ("nvmlDeviceGetHandleByPciBusId() failed: Not Found").
+    Each task sees one GPU, as number 0, so cuda:LOCAL_RANK is out of range on all but the first. Older NCCL cannot
+    set up CUDA IPC: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
 
     ## Fix
     Use --gpus-per-node instead of --gpus-per-task (or add --gpu-bind=none), or select cuda:0 in every rank.
 
+    ## Example
+
+        RuntimeError: CUDA error: invalid device ordinal
+
+        # before
+        srun --ntasks-per-node=4 --gpus-per-task=1 python train.py
+        # after
+        srun --ntasks-per-node=4 --gpus-per-node=4 python train.py
+
     ## Source
     Slurm, --gpus-per-task; torch/cuda/__init__.py: set_device.
     """
-    ranks, seen = environ.local_world_size, environ.get(VISIBLE)
-    if environ.launcher in (None, TORCHRUN) or not ranks or ranks < 2 or not seen or listed(seen) != 1 or joined(seen):
+    ranks, devices = environ.local_world_size, environ.get(VISIBLE)
+    if environ.launcher in (None, TORCHRUN) or not ranks or ranks < 2:
+        return
+    if not devices or listed(devices) != 1 or joined(devices):
         return
     if gpu is not None and gpu.devices and not visible(environ.variables, gpu).count:
         return  # that GPU is not here: ENV063
-    wrong = f"shows each of {ranks} ranks of this node one GPU, which is cuda:0 for every one of them"
+    wrong = f"gives each of {ranks} ranks one GPU, which is cuda:0 in every rank"
     expected = f"{ranks} GPUs, unless the code selects cuda:0"
     yield about(environ, VISIBLE, wrong, expected, severity=Severity.NOTE, command="export SLURM_GPU_BIND=none")
 
 
 @cause("ENV065", "cuda-device-order-ambiguous", Severity.WARNING, also_in=("gpus",))
 def cuda_device_order_ambiguous(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
-    """Unlike GPUs are numbered by speed, not by their place on the PCI bus.
+    """GPUs of different models are numbered by speed, not by their position on the PCI bus.
 
     ## Why it matters
-    CUDA calls the fastest GPU 0, nvidia-smi the first one on the bus: index 0 means two different cards, also in
-    CUDA_VISIBLE_DEVICES.
+    CUDA numbers the fastest GPU 0, nvidia-smi the first one on the bus. Index 0 then means two different GPUs, also
+    in CUDA_VISIBLE_DEVICES.
 
     ## Fix
     Set CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    ## Example
+
+        CUDA_VISIBLE_DEVICES=0 counts A100 and T4 by speed, but nvidia-smi by bus position
+
+        # before
+        export CUDA_VISIBLE_DEVICES=0
+        # after
+        export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0
 
     ## Source
     CUDA programming guide, CUDA_DEVICE_ORDER.
@@ -153,7 +191,9 @@ def cuda_device_order_ambiguous(environ: Environ, gpu: Gpu) -> Iterator[Finding]
     if len(names) < 2 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or (chosen and not by_number):
         return
     name = VISIBLE if by_number else "CUDA_DEVICE_ORDER"
-    wrong = f"counts {' and '.join(names)[:120]} by speed, nvidia-smi by their place on the bus"
+    wrong = f"counts {' and '.join(names)[:120]} by speed, but nvidia-smi by bus position"
+    if not by_number:
+        wrong = f"CUDA numbers {' and '.join(names)[:120]} by speed"
     softer = None if by_number else Severity.NOTE
     command = "export CUDA_DEVICE_ORDER=PCI_BUS_ID"
     yield about(environ, name, wrong, "CUDA_DEVICE_ORDER=PCI_BUS_ID", severity=softer, command=command)
@@ -167,37 +207,31 @@ _LOCAL = re.compile(r"\$\{?(SLURM_LOCALID|OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRA
 
 @one_gpu_visible_per_rank.look
 def one_each(launch: Launch) -> Iterator[Finding]:
-    """srun or a shell in the task shows each rank its own GPU, and the script takes the one with its local rank."""
+    """srun or a shell in the task gives each rank its own GPU, and the script selects the one with its local rank."""
     for line in launch.lines:
         program, script = line.program, line.script
         if program is None or script is None or not script.takes_gpu_of_local_rank or line.starter is not None:
             continue
         if line.environ.variables.get("LOCAL_RANK") == "0" or program.launcher is not LauncherKind.PYTHON:
             continue
-        each, _ = tasks_per_node(line)
-        if each == 1:
+        tasks, _ = tasks_per_node(line)
+        if tasks == 1:
             continue
         own = next((v.word for v in reversed(program.variables) if v.name == CVD), None)
-        text = f"{script.path} selects the GPU of its local rank: expected all GPUs of the node, or cuda:0"
+        text = f"gives each rank one GPU (cuda:0), but {script.path} selects cuda:LOCAL_RANK"
         if own is not None:
             if _LOCAL.search(own.raw):
-                message = f"{shown(own)} shows each rank one GPU, its cuda:0, and {text}"
-                yield point(launch, line, own, message, "all GPUs, or cuda:0", None)
+                found = point(launch, line, own, f"{shown(own)} {text}", "all GPUs, or cuda:0", None)
+                yield replace(found, label="remove this, or select cuda:0")
             continue
-        word, seen = _bound(line)
-        if seen:
-            yield point(
-                launch,
-                line,
-                word,
-                f"{seen} shows each task one GPU, its cuda:0, and {text}",
-                "--gpus-per-node",
-                _unbound(line, word, each),
-            )
+        word, binding = _bound(line)
+        if binding:
+            found = point(launch, line, word, f"{binding} {text}", "--gpus-per-node", _unbound(line, word, tasks))
+            yield replace(found, label="use --gpus-per-node")
 
 
 def _bound(line: LaunchLine) -> tuple[Word | None, str]:
-    """The option of srun or sbatch that gives every task one GPU of its own."""
+    """The option of srun or sbatch that gives each task its own GPU."""
     srun = line.layer(LauncherKind.SRUN)
     if srun is None:
         return None, ""
@@ -213,15 +247,15 @@ def _bound(line: LaunchLine) -> tuple[Word | None, str]:
     return None, ""
 
 
-def _unbound(line: LaunchLine, word: Word | None, each: int | None) -> list[SpanEdit] | None:
+def _unbound(line: LaunchLine, word: Word | None, tasks: int | None) -> list[SpanEdit] | None:
     srun = line.layer(LauncherKind.SRUN)
     assert srun is not None
     given = option(srun, ("--gpus-per-task",))
-    if given is None or each is None:
+    if given is None or tasks is None:
         return [after(srun.program, "--gpu-bind=none")] if word is None else None
     if given.is_joined:
-        return [replace_word(given.word, f"--gpus-per-node={each}")]
-    return [replace_word(given.word, "--gpus-per-node"), revalue(given, str(each))]
+        return [replace_word(given.word, f"--gpus-per-node={tasks}")]
+    return [replace_word(given.word, "--gpus-per-node"), revalue(given, str(tasks))]
 
 
 ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",)
@@ -230,7 +264,7 @@ ISOLATED = (r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid devic
 NOT_FOUND = (r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",)
 
 
-TOLD = (
+STATED = (
     r"Child failed to attach to shmseg",
     r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
 )
@@ -238,7 +272,7 @@ TOLD = (
 
 @one_gpu_visible_per_rank.look
 def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
-    """NCCL could not find, in one process, the GPU of another one."""
+    """One process's NCCL could not find the GPU of another."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
@@ -246,23 +280,24 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
     if lines:
         title = "NCCL cannot open the GPU of a peer: each process sees only its own"
         undetermined = (
-            "Undetermined: CUDA_VISIBLE_DEVICES, srun's --gpus-per-task or the container gives one GPU to each rank (ENV064), "
-            "or IMEX between the machines does not work (TOPO023)"
+            "Either CUDA_VISIBLE_DEVICES, srun's --gpus-per-task, or the container gives each rank one GPU (ENV064), "
+            "or IMEX between the machines does not work (TOPO023); `ddpdoctor gpus` in each rank decides"
         )
         yield finding_of(log, lines, title, undetermined, blames_speaker=True)
     hidden = matching_lines(log, NOT_FOUND)
     if hidden:
-        title = "NCCL does not find, in this process, the GPU of a peer on the same machine"
+        title = "NCCL does not find the GPU of a peer on the same machine"
         undetermined = (
-            "Undetermined: several containers on one machine that were given different GPUs, or one GPU for each task by "
-            "CUDA_VISIBLE_DEVICES or srun (ENV064)"
+            "Either several containers on one machine have different GPUs, or CUDA_VISIBLE_DEVICES or srun gives "
+            "each task one GPU (ENV064); `nvidia-smi -L` in each rank decides"
         )
         yield replace(
             finding_of(log, hidden, title, undetermined, blames_speaker=True),
             candidates=(one_gpu_visible_per_rank.rule.code,),
-            fix="Give every container all GPUs of the machine and choose by CUDA_VISIBLE_DEVICES, or give each an NCCL_HOSTID of "
-            "its own so that they talk as two machines; under Slurm use --gpus-per-node instead of --gpus-per-task.",
+            fix="Give every container all GPUs of the machine and select with CUDA_VISIBLE_DEVICES, or give each its own "
+            "NCCL_HOSTID so that they communicate like two machines; under Slurm use --gpus-per-node instead of "
+            "--gpus-per-task.",
         )
-    told = matching_lines(log, TOLD)
-    if told:
-        yield finding_of(log, told, "Every rank sees only its own GPU", blames_speaker=True)
+    stated = matching_lines(log, STATED)
+    if stated:
+        yield finding_of(log, stated, "each rank sees only its own GPU", blames_speaker=True)

@@ -1,9 +1,10 @@
-"""CUDA_VISIBLE_DEVICES against the GPUs that are here: all hidden, or a list that CUDA cuts short."""
+"""ENV062, ENV063: CUDA_VISIBLE_DEVICES hides all GPUs, or has an entry at which CUDA stops reading."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -11,10 +12,10 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import Visibility, cut, joined, listed, visible
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.launch.ranks_here import ranks_here
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD
 from ddpdoctor.rules.launch.pointing import point, replace_word
-from ddpdoctor.rules.launch.ranks_here import ranks_here
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -38,10 +39,20 @@ def cuda_visible_devices_empty(
     """CUDA_VISIBLE_DEVICES is set and hides every GPU.
 
     ## Why it matters
-    An empty value is not an unset variable: CUDA shows no GPU, and torch says "No CUDA GPUs are available".
+    An empty value is not the same as an unset variable: CUDA shows no GPU, and torch fails with `No CUDA GPUs are
+    available`.
 
     ## Fix
     Unset the variable, or list the GPUs that the job should use.
+
+    ## Example
+
+        RuntimeError: No CUDA GPUs are available
+
+        # before
+        export CUDA_VISIBLE_DEVICES=
+        # after
+        unset CUDA_VISIBLE_DEVICES
 
     ## Source
     CUDA programming guide, environment variables; torch/cuda/__init__.py: _parse_visible_devices.
@@ -54,10 +65,10 @@ def cuda_visible_devices_empty(
     asking = next(
         (asked for line in (launch.lines if launch is not None else ()) if (asked := _asks_for_gpus(line))), ""
     )
-    # Without a GPU it hides nothing; -1 is how people hide them on purpose.
+    # Without a GPU it hides nothing; -1 is the common way to hide them on purpose.
     softer = Severity.NOTE if not has_gpu and not asking else Severity.WARNING if not is_empty else None
     yield Finding(
-        _told(f"{VARIABLE}={value!r}", gpu, asking),
+        _headline(f"{VARIABLE}={value!r}", gpu, asking),
         evidence=(Evidence(f"environ.variables.{VARIABLE}", repr(value), "unset, or a list of GPUs"),),
         fix_command=f"unset {VARIABLE}",
         severity=softer,
@@ -65,32 +76,42 @@ def cuda_visible_devices_empty(
 
 
 def _asks_for_gpus(line: LaunchLine) -> str:
-    """What of a launch line cannot do without a GPU."""
+    """The part of a launch line that needs a GPU, "" if none."""
     plan, script = line.plan, line.script
     if plan is not None and plan.settings["nproc_per_node"].value == "gpu":
         return "--nproc-per-node=gpu"
-    return f"{script.path}, which asks for nccl" if script is not None and script.backend == "nccl" else ""
+    return f"{script.path}, which uses nccl" if script is not None and script.backend == "nccl" else ""
 
 
-def _told(seen: str, gpu: Gpu | None, asking: str) -> str:
+def _headline(setting: str, gpu: Gpu | None, asking: str) -> str:
     if gpu is not None and gpu.devices:
-        return f"{seen} hides all of {len(gpu.devices)} GPUs; expected it to be unset or to list GPUs"
+        count = len(gpu.devices)
+        return f"{setting} hides all {count} GPUs" if count > 1 else f"{setting} hides the only GPU"
     if asking:
-        return f"{seen} hides every GPU from {asking}; expected it to be unset or to list GPUs"
-    there = ", and there is none here" if gpu is not None else ""
-    return f"{seen} hides every GPU{there}; expected it to be unset"
+        return f"{setting} hides every GPU from {asking}"
+    return f"{setting} hides every GPU{' (there is none here)' if gpu is not None else ''}"
 
 
 @cause("ENV063", "cuda-visible-devices-invalid", Severity.ERROR, also_in=("gpus",))
 def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES has an entry that CUDA cannot use, so that the list is cut there.
+    """CUDA_VISIBLE_DEVICES has an entry that CUDA cannot use, and CUDA stops reading there.
 
     ## Why it matters
-    CUDA stops at the first bad entry without a word, a repeated one empties the list, and of 0-7 it reads the 0 alone: the
-    high local ranks fail with "invalid device ordinal".
+    CUDA silently stops at the first bad entry, a repeated entry empties the list, and of 0-7 CUDA reads only the 0.
+    The high local ranks fail with `invalid device ordinal`.
 
     ## Fix
-    List only indices or UUIDs that nvidia-smi -L shows here; inside a container or a job the numbers begin at 0 again.
+    List only indices or UUIDs that `nvidia-smi -L` shows here; in a container or a job the numbers start at 0
+    again.
+
+    ## Example
+
+        RuntimeError: CUDA error: invalid device ordinal
+
+        # before: CUDA sees GPU 0 only
+        export CUDA_VISIBLE_DEVICES=0-7
+        # after
+        export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
 
     ## Source
     CUDA programming guide, environment variables; torch/cuda/__init__.py: _device_count_nvml.
@@ -99,31 +120,30 @@ def cuda_visible_devices_invalid(environ: Environ, gpu: Gpu) -> Iterator[Finding
     if value is None:
         return
     devices = gpu.need(gpu.devices or None, "devices")
-    seen = visible(environ.variables, gpu)
+    visibility = visible(environ.variables, gpu)
     several = joined(value)
-    if several is None and (not seen.dropped or _is_end_mark(seen) or "MIG device" in seen.why):
+    if several is None and (not visibility.dropped or _is_end_mark(visibility) or "MIG device" in visibility.why):
         return
-    wrong = f"is cut at {seen.stopped_at!r} ({seen.why})"
+    wrong = f"bad entry {visibility.stopped_at!r} ({visibility.why})"
     if several is not None:
-        wrong = f"has the entry {several.strip()[:40]!r}, of which CUDA reads the first number only"
+        wrong = f"CUDA reads only the first number of {several.strip()[:40]!r}"
     ranks = environ.get("LOCAL_WORLD_SIZE") or ""
-    is_enough = ranks.isdecimal() and 0 < int(ranks) <= seen.count
+    is_enough = ranks.isdecimal() and 0 < int(ranks) <= visibility.count
     yield Finding(
-        f"{VARIABLE}={value} {wrong}: CUDA sees {seen.count} of {len(devices)} GPUs; "
-        "expected every entry to name one GPU that is here",
+        f"{VARIABLE}={value} shows {visibility.count} of {len(devices)} GPUs: {wrong}",
         evidence=(Evidence(f"environ.variables.{VARIABLE}", value, "entries that exist"),),
         severity=Severity.WARNING if is_enough else None,
     )
 
 
-def _is_end_mark(seen: Visibility) -> bool:
-    """A trailing comma or -1 that drops nothing but itself, and the empty values of ENV062."""
-    return (seen.stopped_at or "").strip() in ("", "-1") and seen.dropped == 1
+def _is_end_mark(visibility: Visibility) -> bool:
+    """Whether it is a trailing comma or -1 that drops only itself, or an empty value of ENV062."""
+    return (visibility.stopped_at or "").strip() in ("", "-1") and visibility.dropped == 1
 
 
 @cuda_visible_devices_invalid.look
 def cut_short(launch: Launch) -> Iterator[Finding]:
-    """An entry of CUDA_VISIBLE_DEVICES that ends the list on every machine: repeated, or no entry at all."""
+    """An entry of CUDA_VISIBLE_DEVICES that ends the list on every machine: repeated, or not an entry at all."""
     for line in launch.lines:
         value = line.environ.variables.get(CVD, "")
         wrong = cut(value) if is_known(value) else None
@@ -134,7 +154,7 @@ def cut_short(launch: Launch) -> Iterator[Finding]:
         word = next((v.word for v in reversed(line.program.variables) if v.name == CVD), None)
         kept = _kept(value)
         edits = [replace_word(word, f"{CVD}={kept}")] if word is not None and kept and word.assignment else None
-        text = f"{CVD}={value} is cut at {entry!r} ({why}): CUDA sees {count} GPU{'s' * (count != 1)}; expected every entry once"
+        text = f"{CVD}={value} shows only {count} GPU{'s' * (count != 1)}: bad entry {entry!r} ({why})"
         enough = ranks is not None and ranks <= count
         severity = Severity.WARNING if enough else None
         found = point(launch, line, word, text, "entries that exist, each once", edits, severity=severity)
@@ -143,7 +163,7 @@ def cut_short(launch: Launch) -> Iterator[Finding]:
             found = Finding(
                 text, found.evidence, where=Where(file=line.file, line=mark.line, column=mark.column), severity=severity
             )
-        yield found
+        yield replace(found, label="CUDA stops reading here")
 
 
 def _kept(value: str) -> str:
@@ -161,19 +181,19 @@ HIDDEN = "CUDA_VISIBLE_DEVICES is set and hides every GPU"
 
 
 UNSEEN = (
-    "Undetermined: CUDA_VISIBLE_DEVICES is empty or names none of this node (ENV062), the job or the "
-    "container was given no GPU, or the driver does not work; `ddpdoctor gpus` on that node decides"
+    "Either CUDA_VISIBLE_DEVICES is empty or names no GPU of this node (ENV062), the job or the "
+    "container has no GPU, or the driver does not work; `ddpdoctor gpus` on that node decides"
 )
 
 
 @cuda_visible_devices_empty.look
 def no_gpu_seen(log: Log) -> Iterator[Finding]:
-    """torch sees no GPU: only an empty variable that is told is known to be the reason."""
+    """torch sees no GPU; the reason is certain only if the log shows the empty variable."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
     lines = matching_lines(log, NO_GPU)
     if lines:
-        is_hidden = any(EMPTY.search(each.text) for each in lines)
+        is_hidden = any(EMPTY.search(line.text) for line in lines)
         title, undetermined = (HIDDEN, "") if is_hidden else ("torch sees no GPU", UNSEEN)
         yield finding_of(log, lines, title, undetermined, blames_speaker=True)

@@ -1,7 +1,7 @@
-"""What ENV017 to ENV019 say of a meeting: where the nodes were told that the store is.
+"""ENV017 to ENV020 for nodes that joined a check: which address and port of the store each was given.
 
-Launch lines are held against each other by the rules of lines; this is for ranks that were told by their environment, and
-for what only the machines know: whose address it is.
+Other rules compare launch lines. This is about ranks that read their environment, and about what only the
+machines know: which of them an address belongs to.
 """
 
 from __future__ import annotations
@@ -17,53 +17,49 @@ __all__ = ["addresses_differ", "elsewhere", "loopback", "ports_differ"]
 
 
 def loopback(nodes: Nodes) -> Iterator[Finding]:
-    """ENV017: each of several machines was told to look for rank 0 on itself, and somebody did not come, or came by another
-    way from a machine where rank 0 is not.
+    """ENV017: each machine was told to look for rank 0 on itself, and some nodes did not join, or joined by other
+    means from a machine without rank 0.
     """
-    found = [node for node in nodes.nodes if _is_loopback(node.master_addr)]
-    homes = {node.machine for node in nodes.nodes if node.owns}
-    is_apart = bool(homes) and any(node.machine not in homes for node in found)
-    if found and (nodes.missing or nodes.lacking or is_apart):
+    on_loopback = [node for node in nodes.nodes if _is_loopback(node.master_addr)]
+    owner_machines = {node.machine for node in nodes.nodes if node.owns}
+    is_apart = bool(owner_machines) and any(node.machine not in owner_machines for node in on_loopback)
+    if on_loopback and (nodes.missing or nodes.lacking or is_apart):
         is_sure = is_apart or not nodes.may_be_one_machine
-        who = (
-            f"not all {nodes.expected} of the job are on it"
-            if is_sure
-            else f"{nodes.lacking or len(nodes.missing)} did not come"
-        )
-        others = "" if is_sure else ", if they run elsewhere"
+        lacking = nodes.lacking or len(nodes.missing)
+        reason = "the job has several machines" if is_sure else f"{lacking} of {nodes.expected} did not join"
         yield about(
-            found,
-            f"MASTER_ADDR={found[0].master_addr} means this machine alone, and {who}:"
-            f" expected an address of rank 0's node that the others reach{others}",
+            on_loopback,
+            f"MASTER_ADDR={on_loopback[0].master_addr} points each machine at itself, and {reason}",
             "nodes.master_addr",
-            found[0].master_addr or "",
+            on_loopback[0].master_addr or "",
             "an address that other nodes can reach",
             is_blamed=False,
         ).if_certain(is_sure)
 
 
 def elsewhere(nodes: Nodes) -> Iterator[Finding]:
-    """ENV018: the address leads to another machine than that of rank 0."""
+    """ENV018: the address belongs to another machine than that of rank 0."""
     if nodes.form == Form.C10D:
-        return  # whoever the endpoint leads to hosts: NET012
-    there = [node for node in nodes.nodes if node.is_at_master and not node.owns and not _is_loopback(node.master_addr)]
+        return  # the node that the endpoint names hosts the store: NET012
+    misdirected = [
+        node for node in nodes.nodes if node.is_at_master and not node.owns and not _is_loopback(node.master_addr)
+    ]
     owners = [node for node in nodes.nodes if node.owns]
-    lost = [node for node in owners if node.is_at_master is False]
-    if lost and (there or nodes.missing or nodes.lacking):
-        where = f"leads to {named(there)}" if there else "is no address of that machine"
+    unreachable_owners = [node for node in owners if node.is_at_master is False]
+    if unreachable_owners and (misdirected or nodes.missing or nodes.lacking):
+        where = f"is {named(misdirected)}" if misdirected else "is not an address of that machine"
         yield about(
-            lost,
-            f"{lost[0].title} holds rank 0, but MASTER_ADDR={lost[0].master_addr} {where}: expected an address of"
-            f" {lost[0].host}",
+            unreachable_owners,
+            f"{unreachable_owners[0].title} has rank 0, but MASTER_ADDR={unreachable_owners[0].master_addr} {where}",
             "nodes.is_at_master",
-            str(lost[0].master_addr),
-            lost[0].host,
+            str(unreachable_owners[0].master_addr),
+            unreachable_owners[0].host,
         )
-    elif there and not owners and len(nodes.nodes) == 1 and not nodes.is_main:
-        node = there[0]
+    elif misdirected and not owners and len(nodes.nodes) == 1 and not nodes.is_main:
+        node = misdirected[0]
         yield about(
-            there,
-            f"MASTER_ADDR={node.master_addr} is {node.title} itself, where rank 0 is not: expected the node of rank 0",
+            misdirected,
+            f"MASTER_ADDR={node.master_addr} is {node.title}, which does not have rank 0",
             "nodes.is_at_master",
             str(node.master_addr),
             "an address of rank 0's node",
@@ -72,18 +68,18 @@ def elsewhere(nodes: Nodes) -> Iterator[Finding]:
 
 def ports_differ(nodes: Nodes) -> Iterator[Finding]:
     """ENV019, for ranks."""
-    found = split((n for n in nodes.nodes if _by_value(n.form, n.launcher)), lambda node: _text(node.master_port))
-    if found is not None:
-        yield differs(found, "the master port", "master_port")
+    ports = split((n for n in nodes.nodes if _by_value(n.form, n.launcher)), lambda node: _text(node.master_port))
+    if ports is not None:
+        yield differs(ports, "the master port", "master_port")
 
 
 def addresses_differ(nodes: Nodes) -> Iterator[Finding]:
-    """ENV020, for ranks: other words for the master, which did not lead to the one that the others mean."""
+    """ENV020, for ranks: different values for the master, which did not resolve to the node that the others mean."""
     by_value = [node for node in nodes.nodes if _by_value(node.form, node.launcher)]
-    found = split(by_value, lambda node: node.master_addr)
+    addresses = split(by_value, lambda node: node.master_addr)
     host = nodes.nodes[nodes.hosted_by] if nodes.nodes else None
-    if found is not None and any(n.came != "main" and host and n.master_addr != host.master_addr for n in by_value):
-        yield differs(found, "the master address", "master_addr")
+    if addresses is not None and any(n.came != "main" and host and n.master_addr != host.master_addr for n in by_value):
+        yield differs(addresses, "the master address", "master_addr")
 
 
 def _by_value(form: str, launcher: str) -> bool:

@@ -31,6 +31,7 @@ def _flagged(gpu: Gpu, kind: XidKind | None, field: str, message: str, *, reset:
     Severity.ERROR,
     signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]*: 48\b"),
     xids=XidKind.ECC_UNCORRECTED,
+    explains=("GPU009", "GPU041", "GPU042"),
 )
 def ecc_uncorrected(gpu: Gpu) -> Iterator[Finding]:
     """A GPU had uncorrected memory errors since the driver was loaded.
@@ -89,7 +90,12 @@ def ecc_sram_threshold(gpu: Gpu) -> Iterator[Finding]:
 
 
 @cause(
-    "GPU023", "row-remap-failed", Severity.ERROR, signatures=(r"NVRM: Xid [^\n]*: 64\b",), xids=XidKind.ROW_REMAP_FAILED
+    "GPU023",
+    "row-remap-failed",
+    Severity.ERROR,
+    signatures=(r"NVRM: Xid [^\n]*: 64\b",),
+    xids=XidKind.ROW_REMAP_FAILED,
+    explains=("GPU009", "GPU018", "GPU024", "GPU041", "GPU042"),
 )
 def row_remap_failed(gpu: Gpu) -> Iterator[Finding]:
     """A GPU could not remap a faulty memory row.
@@ -127,6 +133,7 @@ def row_remap_failed(gpu: Gpu) -> Iterator[Finding]:
     Severity.ERROR,
     signatures=(r"NVRM: Xid [^\n]*: 63\b",),
     xids=XidKind.ROW_REMAP_PENDING,
+    explains=("GPU009", "GPU018", "GPU041", "GPU042"),
 )
 def row_remap_pending(gpu: Gpu) -> Iterator[Finding]:
     """A GPU needs a reset to remap a faulty memory row.

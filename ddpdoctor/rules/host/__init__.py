@@ -1,1 +1,1 @@
-"""HOST: limits, shared memory, memory, container, file systems, clock."""
+"""HOST: limits, shared memory, memory, container, file systems, and the clock."""

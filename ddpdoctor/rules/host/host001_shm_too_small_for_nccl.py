@@ -1,4 +1,4 @@
-"""HOST001: shared memory for NCCL."""
+"""HOST001: /dev/shm is too small for NCCL."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import Host, local_ranks, readable
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions, numbers
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 COMFORTABLE_BYTES = 1 << 30
 CUMEM_NCCL = (2, 24)
 CUMEM_DRIVER_CUDA = 12_060
-"""NCCL 2.24 with a driver for CUDA 12.6 takes cuMem host memory in place of /dev/shm, where NUMA calls work."""
+"""NCCL 2.24 with a driver for CUDA 12.6 uses cuMem host memory instead of /dev/shm if NUMA calls work."""
 
 
 @cause(
@@ -46,24 +47,38 @@ CUMEM_DRIVER_CUDA = 12_060
     ),
 )
 def shm_too_small_for_nccl(
-    host: Host, environ: Environ, gpu: Gpu, topo: Topo | None = None, versions: Versions | None = None
+    host: Host,
+    environ: Environ,
+    gpu: Gpu,
+    topo: Topo | None = None,
+    versions: Versions | None = None,
+    job: Job | None = None,
 ) -> Iterator[Finding]:
     """/dev/shm is too small for NCCL's shared memory transport.
 
     ## Why it matters
-    Where two GPUs cannot reach each other directly, NCCL moves data through files in /dev/shm, about 9.2 MiB for each
-    connection and channel. Without the room it stops with `unhandled system error`, and only NCCL_DEBUG=WARN adds
-    `Error while creating shared memory segment /dev/shm/nccl-… (size 9637888)`; a bare `Bus error` is the same thing.
-    Containers get 64 MiB when nobody asks for more.
+    If two GPUs have no direct access to each other, NCCL moves data through files in /dev/shm, about 9.2 MiB per
+    connection and channel; containers get 64 MiB by default. When it is full, NCCL fails with `unhandled system
+    error` (with NCCL_DEBUG=WARN also `Error while creating shared memory segment /dev/shm/nccl-… (size 9637888)`)
+    or a bare `Bus error`.
 
     ## Fix
     Start the container with --shm-size=16g or --ipc=host; in Kubernetes mount an emptyDir with medium: Memory on
-    /dev/shm. NCCL_SHM_DISABLE=1 avoids it at the price of speed.
+    /dev/shm. NCCL_SHM_DISABLE=1 avoids /dev/shm, but is slower.
+
+    ## Example
+
+        NCCL WARN Error while creating shared memory segment /dev/shm/nccl-vGv0xq (size 9637888)
+
+        # before
+        docker run --gpus all IMAGE torchrun --nproc-per-node 8 train.py
+        # after
+        docker run --gpus all --shm-size=16g IMAGE torchrun --nproc-per-node 8 train.py
 
     ## Source
     NCCL transport/shm.cc: one receive buffer is 4096 + 524288 + 4915200 + 4194304 bytes.
     """
-    ranks = local_ranks(environ, gpu) or 0
+    ranks = local_ranks(environ, gpu, job) or 0
     need_gpus(gpu)
     if ranks < 2:
         not_here("fewer than two ranks on this node")
@@ -76,14 +91,14 @@ def shm_too_small_for_nccl(
     is_certain = free < need and _goes_through_shm(host, environ, gpu, topo, versions)
     fix_command = "docker run --shm-size=16g …" if host.container in ("docker", "podman") else None
     yield Finding(
-        f"/dev/shm has {readable(free)} free: {ranks} ranks with NCCL need {readable(need)} or more, 1 GiB is comfortable",
+        f"/dev/shm has {readable(free)} free; NCCL needs {readable(max(need, COMFORTABLE_BYTES))} for {ranks} ranks",
         (Evidence("host.shm_free_bytes", readable(free), f"at least {readable(max(need, COMFORTABLE_BYTES))}"),),
         fix_command=fix_command,
     ).if_certain(is_certain)
 
 
 def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None, versions: Versions | None) -> bool:
-    """Some pair of GPUs has no direct path, and NCCL cannot take CUDA's host memory instead of /dev/shm."""
+    """Whether some pair of GPUs has no direct path, and NCCL cannot use CUDA's host memory instead of /dev/shm."""
     cells = [cell for row in (topo.matrix() if topo else ()) for cell in row]
     is_apart = environ.settings.get("NCCL_P2P_DISABLE") == "1" or any(cell in ("PHB", "NODE", "SYS") for cell in cells)
     nccl = versions.nccl.version if versions and versions.nccl else None
@@ -98,22 +113,22 @@ def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None,
 
 @shm_too_small_for_nccl.look
 def for_nccl(launch: Launch) -> Iterator[Finding]:
-    """A container of several ranks with GPUs and the 64 MiB of /dev/shm that nobody asked more than."""
+    """A container with several ranks and GPUs and only the default 64 MiB of /dev/shm."""
     for line in launch.lines:
-        box = container_of(line)
-        ranks = ranks_with_nccl(line, box)
-        if box is None or box.shm_bytes is None or ranks < 2 or box.shm_bytes >= shm_need(ranks):
+        container = container_of(line)
+        ranks = ranks_with_nccl(line, container)
+        if container is None or container.shm_bytes is None or ranks < 2 or container.shm_bytes >= shm_need(ranks):
             continue
         text = (
-            f"/dev/shm of the container has {readable(box.shm_bytes)}{'' if box.shm else ', the default'}: "
-            f"{ranks} ranks with NCCL need {readable(shm_need(ranks))} or more"
+            f"the container's /dev/shm has {readable(container.shm_bytes)}{'' if container.shm else ' (the default)'};"
+            f" NCCL needs {readable(shm_need(ranks))} for {ranks} ranks"
         )
-        yield larger_shm(launch, line, box, text)
+        yield replace(larger_shm(launch, line, container, text), label="add --shm-size=16g")
 
 
 @shm_too_small_for_nccl.look
 def shared_memory_of_pod(launch: Launch) -> Iterator[Finding]:
-    """A pod of several ranks with the 64 MiB of /dev/shm that a container gets, or a volume that is too small."""
+    """A pod of several ranks with the default 64 MiB of /dev/shm, or with a volume that is too small."""
     for line in launch.lines:
         pod = line.pod
         if pod is None or line.environ.variables.get("NCCL_SHM_DISABLE") == "1":
@@ -123,21 +138,21 @@ def shared_memory_of_pod(launch: Launch) -> Iterator[Finding]:
         if ranks < 2 or (pod.has_shm and (pod.shm_bytes is None or pod.shm_bytes >= need)):
             continue
         if pod.has_shm:
-            seen = f"/dev/shm is limited to {readable(pod.shm_bytes or 0)}"
-            where = manifest_place(line, pod.shm_at)
+            size, where = readable(pod.shm_bytes or 0), manifest_place(line, pod.shm_at)
         else:
-            seen, where = "nothing is mounted on /dev/shm, which leaves it 64 MiB", manifest_place(line, pod.at)
+            size, where = "64 MiB (the default)", manifest_place(line, pod.at)
         yield Finding(
-            f"{seen}: {ranks} ranks with NCCL need {readable(need)} or more",
-            (Evidence("launch.pod.shm_bytes", seen, f"at least {readable(need)}"),),
+            f"the pod's /dev/shm has {size}; NCCL needs {readable(need)} for {ranks} ranks",
+            (Evidence("launch.pod.shm_bytes", size, f"at least {readable(need)}"),),
             fix="Mount an emptyDir with medium: Memory and a sizeLimit of some GiB on /dev/shm.",
+            label="mount a larger /dev/shm",
             where=where,
             severity=Severity.WARNING,
         )
 
 
 def _ranks(line: LaunchLine, pod: Pod) -> int:
-    """How many ranks the pod runs with a GPU each; 0 when the line does not tell that it runs several."""
+    """How many ranks the pod runs with a GPU each; 0 unless the line shows that it runs several."""
     if line.starter is None or pod.gpus is None or pod.gpus < 2:
         return 0
     nproc = None if line.plan is None else line.plan.nproc
@@ -150,19 +165,18 @@ NO_SEGMENT = (r"Error while creating shared memory segment",)
 NO_ROOM = re.compile(r"No space left|posix_fallocate|ftruncate|extend /dev/shm|Bus error")
 
 
-BLAMES_CUDA = "NCCL could not make its shared memory, and blames a call to CUDA"
+BLAMES_CUDA = "NCCL could not create its shared memory: a CUDA call failed"
 
 
 UNSURE_ROOM = (
-    "Undetermined: CUDA cannot register memory of the "
-    "host here (WSL, or a container that refuses it: HOST010), the driver does not fit this NCCL, or /dev/shm is too small "
-    "(HOST001: df -h /dev/shm)"
+    "Either CUDA cannot register host memory here (WSL, or a container that forbids it: HOST010), the driver does not fit "
+    "this NCCL, or /dev/shm is too small (HOST001); `df -h /dev/shm` on that node decides"
 )
 
 
 FIX_OF_ROOM = (
-    "Look at df -h /dev/shm while the job starts; if it has room, run once with NCCL_SHM_DISABLE=1 and compare the "
-    "versions of NCCL and of the driver."
+    "Run `df -h /dev/shm` on the node while the job starts; if it has space, run once with NCCL_SHM_DISABLE=1 and compare "
+    "the versions of NCCL and the driver."
 )
 
 
@@ -171,7 +185,7 @@ REASON = re.compile(r"shmutils\.\w+:\d+ NCCL WARN (?P<reason>.+)")
 
 @shm_too_small_for_nccl.look
 def segment_not_made(log: Log) -> Iterator[Finding]:
-    """A segment that could not be made: for lack of room, unless NCCL has just told another reason."""
+    """A segment that could not be created: because /dev/shm is full, unless NCCL has just printed another reason."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of, signed
 
@@ -183,20 +197,20 @@ def segment_not_made(log: Log) -> Iterator[Finding]:
     if not reasons or len(reasons) < len(matching_lines(log, NO_SEGMENT)):
         yield from signed(shm_too_small_for_nccl, log)
         return
-    said = REASON.search(reasons[0].text)
-    warning = said["reason"] if said else ""
-    title = f"NCCL could not make its shared memory, for another reason than a lack of room ({warning})"
+    match = REASON.search(reasons[0].text)
+    warning = match["reason"] if match else ""
+    title = f"NCCL could not create its shared memory ({warning})"
     undetermined = (
-        "Undetermined: CUDA cannot register memory of the host here (a container or machine that refuses it, HOST010), the "
-        "driver is too old for this NCCL, or /dev/shm is too small after all (HOST001: df -h /dev/shm); with NCCL_SHM_DISABLE=1 "
-        "the job runs without it"
+        "Either CUDA cannot register host memory here (a container or machine that forbids it, HOST010), the driver is too "
+        "old for this NCCL, or /dev/shm is too small after all (HOST001); `df -h /dev/shm` on that node decides, and "
+        "NCCL_SHM_DISABLE=1 avoids it"
     )
     lines = [*reasons, *matching_lines(log, NO_SEGMENT)]
     yield replace(finding_of(log, lines, title, undetermined, blames_speaker=True), fix=FIX_OF_ROOM)
 
 
 def _may_be_cuda(log: Log) -> bool:
-    """Whether NCCL says that a call to CUDA failed, and nothing that a call to the system did or that room lacks."""
+    """Whether NCCL prints that a CUDA call failed, and neither a failed system call nor a lack of space."""
     texts = [line.text for line in (*log.lines, *log.tails)]
     if any(NO_ROOM.search(text) or "ncclSystemError" in text or "unhandled system error" in text for text in texts):
         return False
@@ -204,12 +218,15 @@ def _may_be_cuda(log: Log) -> bool:
 
 
 def _reason(log: Log, line: LogLine) -> LogLine | None:
-    """What NCCL's code for shared memory has told just before in the same process, if it is no lack of room."""
+    """What NCCL's shared memory code printed just before in the same process, unless it is a lack of space."""
     from ddpdoctor.logs.context_patterns import context_lines
 
-    told = [
-        each
-        for each, _ in context_lines(log, "nccl_warns")
-        if each.source == line.source and 0 < line.number - each.number <= SHM_REASON_LINES and each.who == line.who
+    warnings = [
+        warning
+        for warning, _ in context_lines(log, "nccl_warns")
+        if warning.source == line.source
+        and 0 < line.number - warning.number <= SHM_REASON_LINES
+        and warning.who == line.who
     ]
-    return told[-1] if told and REASON.search(told[-1].text) and not NO_ROOM.search(told[-1].text) else None
+    last = warnings[-1] if warnings else None
+    return last if last is not None and REASON.search(last.text) and not NO_ROOM.search(last.text) else None

@@ -1,13 +1,15 @@
-"""HOST002: shared memory for DataLoader workers."""
+"""HOST002: /dev/shm is too small for DataLoader workers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.host import Host, local_ranks, readable
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.container import container_of
@@ -17,9 +19,10 @@ from ddpdoctor.rules.launch.container_shm import larger_shm, ranks_with_nccl
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.log import Log
 
 SMALL_BYTES = 64 << 20
-"""What Docker gives without --shm-size."""
+"""Docker's default without --shm-size."""
 FULL_BYTES = 1 << 20
 
 
@@ -34,35 +37,47 @@ FULL_BYTES = 1 << 20
         r"unable to (write to|resize) file <[^>]*>[^\n]*No space left on device",
     ),
 )
-def shm_too_small_for_dataloader(host: Host, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+def shm_too_small_for_dataloader(
+    host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None
+) -> Iterator[Finding]:
     """/dev/shm is too small for the batches of DataLoader workers.
 
     ## Why it matters
-    Workers hand every batch over in /dev/shm. When it is full, one rank dies of `Unexpected bus error encountered in
-    worker` or `unable to allocate shared memory(shm) for file </torch_…>: No space left on device`, perhaps only in
-    the second epoch, and the other ranks hang in their next all_reduce.
+    Workers pass every batch through /dev/shm. When it is full, one rank dies with `Unexpected bus error encountered
+    in worker` or `unable to allocate shared memory(shm) for file </torch_…>: No space left on device`, perhaps only
+    in the second epoch, and the other ranks hang in their next all_reduce.
 
     ## Fix
-    Give the container a larger /dev/shm (--shm-size=16g, --ipc=host, or an emptyDir with medium: Memory), or use fewer
-    workers; torch.multiprocessing.set_sharing_strategy("file_system") does not help here, it uses /dev/shm as well.
+    Give the container a larger /dev/shm (--shm-size=16g, --ipc=host, or an emptyDir with medium: Memory), or use
+    fewer workers; torch.multiprocessing.set_sharing_strategy("file_system") does not help, because it uses /dev/shm
+    as well.
+
+    ## Example
+
+        RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.
+
+        # before
+        docker run --gpus all IMAGE python train.py --num-workers 8
+        # after
+        docker run --gpus all --shm-size=16g IMAGE python train.py --num-workers 8
     """
     if host.shm_kind == "missing":
         yield Finding(
-            "/dev/shm does not exist: expected a tmpfs, for multiprocessing locks, DataLoader workers and NCCL",
+            "/dev/shm does not exist; DataLoader workers, multiprocessing locks, and NCCL need it",
             (Evidence("host.shm_kind", "missing", "tmpfs"),),
             fix_command="mount -t tmpfs -o size=16g tmpfs /dev/shm",
         )
         return
-    has_nccl = gpu is not None and bool(gpu.devices) and (local_ranks(environ, gpu) or 0) >= 2
+    free = host.need(host.shm_free_bytes, "shm_free_bytes")
+    has_nccl = gpu is not None and bool(gpu.devices) and (local_ranks(environ, gpu, job) or 0) >= 2
     if has_nccl and environ.settings.get("NCCL_SHM_DISABLE") != "1":
         return  # HOST001 asks for more than this
-    free = host.need(host.shm_free_bytes, "shm_free_bytes")
     if free > SMALL_BYTES:
         return
-    left = sum(each.size_bytes for each in host.shm_leftovers if each.owner == "dead")
+    left = sum(leftover.size_bytes for leftover in host.shm_leftovers if leftover.owner == "dead")
     yield Finding(
-        f"/dev/shm has {readable(free)} free, expected more than 64 MiB: DataLoader workers pass their batches through it"
-        + (f"; {readable(left)} belong to dead processes" if left else ""),
+        f"/dev/shm has {readable(free)} free; DataLoader workers need more than 64 MiB"
+        + (f"; dead processes hold {readable(left)}" if left else ""),
         (Evidence("host.shm_free_bytes", readable(free), "more than 64 MiB"),),
         severity=None if free < FULL_BYTES else Severity.WARNING,
     )
@@ -75,15 +90,14 @@ _WORKERS = re.compile(r"(?:--?|\+|)(?:[\w.-]*[._-])?(?:num[_-]?workers|workers|n
 def for_dataloaders(launch: Launch) -> Iterator[Finding]:
     """DataLoader workers in a container with 64 MiB of /dev/shm."""
     for line in launch.lines:
-        box, workers = container_of(line), _workers(line)
+        container, workers = container_of(line), _workers(line)
         if workers < 1:
             continue
-        seen = f"{workers} DataLoader workers pass their batches through /dev/shm"
-        is_small = box is not None and box.shm_bytes is not None and box.shm_bytes <= DATALOADER_BYTES
-        if box is not None and is_small and ranks_with_nccl(line, box) < 2:
-            yield larger_shm(
-                launch, line, box, f"{seen}, which has {readable(box.shm_bytes or 0)} here: expected some GiB"
-            )
+        users = f"{workers} DataLoader worker{'s' * (workers > 1)}"
+        is_small = container is not None and container.shm_bytes is not None and container.shm_bytes <= DATALOADER_BYTES
+        if container is not None and is_small and ranks_with_nccl(line, container) < 2:
+            text = f"the container's /dev/shm has {readable(container.shm_bytes or 0)}; {users} need some GiB"
+            yield replace(larger_shm(launch, line, container, text), label="add --shm-size=16g")
         pod = line.pod
         if pod is not None and not pod.has_shm and not (line.starter is not None and (pod.gpus or 0) > 1):
             where = (
@@ -92,15 +106,16 @@ def for_dataloaders(launch: Launch) -> Iterator[Finding]:
                 else Where(file=line.file, line=pod.at.line, column=pod.at.column)
             )
             yield Finding(
-                f"{seen}, which has 64 MiB here: expected an emptyDir with medium: Memory",
+                f"the pod's /dev/shm has 64 MiB (the default); {users} need some GiB",
                 (Evidence("launch.pod.shm_bytes", "64 MiB", "some GiB"),),
+                label="mount a larger /dev/shm",
                 where=where,
                 severity=Severity.WARNING,
             )
 
 
 def _workers(line: LaunchLine) -> int:
-    """num_workers as the line's arguments give it, else the script."""
+    """num_workers from the line's arguments, else from the script."""
     layer = line.program
     words = layer.reading.arguments if layer is not None else ()
     for i, word in enumerate(words):
@@ -111,3 +126,16 @@ def _workers(line: LaunchLine) -> int:
         if value.isdigit():
             return int(value)
     return line.script.workers if line.script is not None else 0
+
+
+@shm_too_small_for_dataloader.look
+def no_room_in_shm(log: Log) -> Iterator[Finding]:
+    """A batch, or a semaphore of multiprocessing, that found no room in /dev/shm."""
+    from ddpdoctor.rules.log.semaphores import no_space_for_semaphores
+    from ddpdoctor.rules.log.signatures import finding_of, signed
+
+    yield from signed(shm_too_small_for_dataloader, log)
+    lines = no_space_for_semaphores(log)
+    if lines:
+        title = "/dev/shm has no space for a semaphore of multiprocessing"
+        yield finding_of(log, lines, title, blames_speaker=True)

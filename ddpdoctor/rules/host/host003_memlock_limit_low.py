@@ -1,8 +1,9 @@
-"""HOST003: locked memory for RDMA."""
+"""HOST003: the limit of locked memory, for RDMA."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 CONTAINER_BYTES = 64 << 20
-"""Below this a container has what its daemon was started with, not what anybody chose."""
+"""Below this a container has the default of its daemon, not a limit that a user chose."""
 
 
 @cause(
@@ -39,13 +40,22 @@ def memlock_limit_low(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Findin
     """The limit of locked memory is too low for RDMA.
 
     ## Why it matters
-    An RDMA adapter may only touch memory that is locked. With a limit NCCL fails with `Call to ibv_reg_mr failed with
-    error Cannot allocate memory` although hundreds of gigabytes are free. Daemons (sshd, slurmd, dockerd) and what they
+    An RDMA adapter can use only locked memory; with a low limit NCCL fails with `Call to ibv_reg_mr failed with
+    error Cannot allocate memory` although hundreds of gigabytes are free. Processes that sshd, slurmd, or dockerd
     start do not have the limit that a login shell shows.
 
     ## Fix
-    Set the limit to unlimited where the job is started: LimitMEMLOCK=infinity for the daemon, docker run
-    --ulimit memlock=-1, or memlock in /etc/security/limits.conf.
+    Set the limit to unlimited where the job is started: LimitMEMLOCK=infinity for the daemon, `docker run --ulimit
+    memlock=-1`, or memlock in /etc/security/limits.conf.
+
+    ## Example
+
+        NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory
+
+        # before
+        docker run --gpus all --device=/dev/infiniband IMAGE torchrun …
+        # after
+        docker run --gpus all --device=/dev/infiniband --ulimit memlock=-1 IMAGE torchrun …
     """
     gpus = visible_gpus(environ, gpu)
     if gpu is not None:
@@ -57,14 +67,15 @@ def memlock_limit_low(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Findin
         return
     if host.rdma_devices and environ.settings.get("NCCL_IB_DISABLE") != "1":
         severity = None
-        why = f"{len(host.rdma_devices)} RDMA devices need it unlimited"
+        count = len(host.rdma_devices)
+        why = f"{count} RDMA device{'s need' if count > 1 else ' needs'} it unlimited"
     elif host.is_container and gpus > 1 and limit.soft < CONTAINER_BYTES:
         severity = Severity.WARNING
-        why = "a container for GPUs is expected to have it unlimited, or RDMA fails as soon as it is used"
+        why = "RDMA in this container needs it unlimited"
     else:
         return
     yield Finding(
-        f"the limit of locked memory is {readable(limit.soft)}: {why}",
+        f"the locked memory limit is {readable(limit.soft)}; {why}",
         (Evidence("host.limits.locked_memory.soft", readable(limit.soft), "unlimited"),),
         fix_command="docker run --ulimit memlock=-1 …"
         if host.container in ("docker", "podman")
@@ -75,19 +86,25 @@ def memlock_limit_low(host: Host, environ: Environ, gpu: Gpu) -> Iterator[Findin
 
 @memlock_limit_low.look
 def locked(launch: Launch) -> Iterator[Finding]:
-    """RDMA in a container or a shell that may not lock memory."""
+    """RDMA in a container or a shell that must not lock memory."""
     for line in launch.lines:
-        box = container_of(line)
-        if box is not None and box.has_infiniband and not box.may_lock_memory and _asks_for_rdma(line, box):
-            edits = [after(box.run, "--ulimit memlock=-1")]
-            text = "the container has RDMA devices and no --ulimit memlock=-1: expected locked memory without limit"
-            yield point(launch, line, box.run, text, "--ulimit memlock=-1", edits, severity=Severity.WARNING)
+        container = container_of(line)
+        if (
+            container is not None
+            and container.has_infiniband
+            and not container.may_lock_memory
+            and _asks_for_rdma(line, container)
+        ):
+            edits = [after(container.run, "--ulimit memlock=-1")]
+            text = "the container has RDMA devices, but no --ulimit memlock=-1"
+            finding = point(launch, line, container.run, text, "--ulimit memlock=-1", edits, severity=Severity.WARNING)
+            yield replace(finding, label="add --ulimit memlock=-1")
         limit = line.before.get("memlock", "unlimited")
         several = line.plan is not None and line.plan.is_multinode
         low = limit.isdigit() and int(limit) << 10 < CONTAINER_BYTES
         if low and (several or wants_rdma(line.environ.variables)) and line.layer(LauncherKind.CONTAINER) is None:
             yield Finding(
-                f"ulimit -l {limit} allows {readable(int(limit) << 10)} of locked memory: expected unlimited, for RDMA",
+                f"ulimit -l {limit} allows {readable(int(limit) << 10)} of locked memory; RDMA needs it unlimited",
                 (Evidence("launch.before.memlock", limit, "unlimited"),),
                 fix_command="ulimit -l unlimited",
                 where=Where(file=line.file, line=line.place(0)[0], column=line.place(0)[1], node=line.node),
@@ -95,8 +112,10 @@ def locked(launch: Launch) -> Iterator[Finding]:
             )
 
 
-def _asks_for_rdma(line: LaunchLine, box: Container) -> bool:
-    named = any((g.value or "").startswith("/dev/infiniband") for g in box.layer.reading.given if g.flag == "--device")
+def _asks_for_rdma(line: LaunchLine, container: Container) -> bool:
+    named = any(
+        (g.value or "").startswith("/dev/infiniband") for g in container.layer.reading.given if g.flag == "--device"
+    )
     return named or wants_rdma(line.environ.variables) is not None
 
 
@@ -107,23 +126,23 @@ UNLOCKED = (
 )
 
 
-UNSAID = (r"NCCL WARN Call to ibv_create_(qp|cq) failed$",)
+WITHOUT_ERROR = (r"NCCL WARN Call to ibv_create_(qp|cq) failed$",)
 
 
 @memlock_limit_low.look
 def locked_memory(log: Log) -> Iterator[Finding]:
-    """Memory that could not be locked, or, where NCCL leaves out the error, one of several reasons."""
+    """Memory that could not be locked, or, if NCCL leaves out the error, one of several reasons."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
     lines = matching_lines(log, UNLOCKED)
     if lines:
-        yield finding_of(log, lines, "The limit of locked memory is too low for RDMA", blames_speaker=True)
+        yield finding_of(log, lines, "the limit of locked memory is too low for RDMA", blames_speaker=True)
         return
-    unsaid = matching_lines(log, UNSAID)
-    if unsaid:
+    without_error = matching_lines(log, WITHOUT_ERROR)
+    if without_error:
         title = (
-            "NCCL could not make a queue of an RDMA adapter, and does not say why. Candidates: the limit of locked memory "
-            "(ulimit -l, HOST003), an adapter that has no queues left or refuses them (NET032, NET035)"
+            "NCCL could not create an RDMA queue. Either the limit of locked memory is too low (HOST003; `ulimit -l` decides), "
+            "or the adapter has no queues left or refuses them (NET032, NET035)"
         )
-        yield finding_of(log, unsaid, title, blames_speaker=True)
+        yield finding_of(log, without_error, title, blames_speaker=True)

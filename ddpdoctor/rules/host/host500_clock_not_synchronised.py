@@ -1,4 +1,4 @@
-"""HOST500: a clock that nobody sets."""
+"""HOST500: a clock that is not synchronized."""
 
 from __future__ import annotations
 
@@ -13,20 +13,30 @@ from ddpdoctor.rules import cause
 
 @cause("HOST500", "clock-not-synchronised", Severity.NOTE)
 def clock_not_synchronised(host: Host, environ: Environ) -> Iterator[Finding]:
-    """The kernel does not count its clock as synchronised, on a node of a job with several nodes.
+    """The kernel reports its clock as not synchronized, on a node of a job with several nodes.
 
     ## Why it matters
-    torchrun's c10d rendezvous compares heartbeats by wall clock: a node whose clock lags by more than 15 s is dropped
-    with `since they had no heartbeat`, and no message names the time. Log lines of several nodes cannot be put in order.
+    torchrun's c10d rendezvous compares heartbeats by wall clock: it drops a node whose clock is more than 15 s
+    behind, with `since they had no heartbeat` and without a message about the time. Log lines of several nodes
+    cannot be put in order.
 
     ## Fix
-    Run chrony or systemd-timesyncd on every node. A virtual machine whose hypervisor sets the clock needs neither.
+    Run chrony or systemd-timesyncd on every node; a virtual machine whose hypervisor sets the clock needs neither.
+
+    ## Example
+
+        the kernel's clock is not synchronized (no NTP or chrony)
+
+        # before
+        timedatectl        # System clock synchronized: no
+        # after, on every node
+        timedatectl set-ntp true
     """
     if not environ.is_multi_node:
-        not_here("the job has one node, as far as the environment says")
+        not_here("the job has one node according to the environment")
     if not host.need(host.clock_is_synchronised, "clock_is_synchronised"):
         yield Finding(
-            "the kernel's clock is not synchronised: expected NTP or chrony on every node of the job",
+            "the kernel's clock is not synchronized (no NTP or chrony)",
             (Evidence("host.clock_is_synchronised", "false", "true"),),
             fix_command="timedatectl set-ntp true",
         )

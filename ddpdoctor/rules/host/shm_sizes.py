@@ -1,4 +1,4 @@
-"""How much of /dev/shm NCCL and the DataLoader take."""
+"""How much of /dev/shm NCCL and the DataLoader use."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.container import Container
+from ddpdoctor.launch.ranks_here import ranks_here
 from ddpdoctor.rules.host.shm_sizes import CHANNELS, CONNECTION_BYTES, DATALOADER_BYTES, NEIGHBOURS
 from ddpdoctor.rules.launch.pointing import after, point, revalue
-from ddpdoctor.rules.launch.ranks_here import ranks_here
 
 __all__ = ["shm_need"]
 

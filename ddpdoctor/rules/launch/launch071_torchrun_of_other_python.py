@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import correcting, replace_word
+
+__all__ = ["is_plain_torchrun"]
 
 
 @cause(
@@ -29,7 +33,7 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
     Start with the right interpreter: python -m torch.distributed.run in place of torchrun.
     """
     if versions.torchrun_path is None:
-        if launch is None or not launch.lines or not _is_looked_for(launch.lines[0]):
+        if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
             not_here("there is no torchrun on PATH")
         yield Finding(
             "the line starts torchrun, and no folder of PATH has one on this machine: its shell ends with command not found;"
@@ -43,14 +47,29 @@ def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -
     if own is None or shell is None:
         not_here("torchrun or python on PATH is a shim: which environment it chooses cannot be read")
     if own != shell:
-        yield Finding(
+        found = Finding(
             f"{versions.torchrun_path} belongs to the Python of {own}: expected that of {shell}, as {versions.shell_python} does",
             (Evidence("versions.torchrun_prefix", own, shell),),
-            fix_command="python -m torch.distributed.run",
         )
+        if versions.shell_has_torch is False:
+            fix = (
+                f"Install torch for {versions.shell_python}, or activate the environment {own}, whose torchrun this is."
+            )
+            yield replace(found, fix=fix)
+        else:
+            yield _with_python(found, launch)
 
 
-def _is_looked_for(line: LaunchLine) -> bool:
+def _with_python(finding: Finding, launch: Launch | None) -> Finding:
+    """The finding with the launcher started by the interpreter: in the line, where there is one."""
+    if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
+        return replace(finding, fix_command="python -m torch.distributed.run")
+    line = launch.lines[0]
+    word = line.layers[0].program
+    return correcting(finding, launch, (line, [replace_word(word, "python", "-m", "torch.distributed.run")]))
+
+
+def is_plain_torchrun(line: LaunchLine) -> bool:
     """Whether the shell that reads the line looks for torchrun here."""
     command = next((word for word in line.argv if word.assignment is None), None)
     is_here = line.file is None and line.starter is not None and line.layers[0] is line.starter

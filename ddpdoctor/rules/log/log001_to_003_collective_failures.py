@@ -16,6 +16,7 @@ from ddpdoctor.logs.collective_waits import (
 )
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.line_meaning import is_omission
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.missing_participants import missing_participants
 from ddpdoctor.logs.traceback_of_line import traceback_of
@@ -150,10 +151,25 @@ def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tup
             f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
             f"part in it, or what {absent} printed is not here"
         )
-        return text, why, len(ranks) == 1 or log.world_size is not None
+        return text, why, _is_whole(log, ranks)
     seen += f" ({'; '.join(f'{names([wait])} waited in {call(wait)}' for wait in own[:4])})" if own else ""
     named = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
     return f"{named} did not take part in the collective in which {who} waited: {seen}", why, True
+
+
+ENOUGH_OTHERS = 3
+"""So many ranks that waited, and one between them that says nothing, are no accident of a cut."""
+
+
+def _is_whole(log: Log, absent: tuple[int, ...]) -> bool:
+    """Whether silence counts: a text that was cut out of a log may have lost what `absent` printed."""
+    history = history_of(log)
+    if any(is_omission(line) for line in log.tails):
+        return False
+    if history.is_excerpt:
+        others = len(history.speaking_ranks - {*absent})
+        return len(absent) == 1 and (log.world_size is not None or others >= ENOUGH_OTHERS)
+    return len(absent) == 1 or log.world_size is not None
 
 
 def _why(ranks: tuple[int, ...], decides: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
@@ -10,7 +12,7 @@ from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
-    from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.log import Log, LogLine
 
 __all__ = ["CLOSED"]
 
@@ -35,6 +37,15 @@ CLOSED = (
 """What NCCL and torch print of a peer that has gone."""
 
 
+OF_RAS = (
+    r"considered dead \(unreachable via the RAS network\)",
+    r"Missing communicator data from \d+ (?:job process|rank)",
+    r"\b[Tt]he missing ranks?: \d",
+    r"\bPEER_DEAD\b",
+)
+"""What NCCL's RAS says of processes that do not answer, as text and as an event."""
+
+
 @cause(
     "LOG004",
     "rank-death-not-propagated",
@@ -42,9 +53,9 @@ CLOSED = (
     stage=CausalStage.TERMINATED,
     speaker=Speaker.VICTIM,
     kind="umbrella",
-    signatures=(r"forcefully exiting via Signals\.SIGKILL",),
+    signatures=(r"forcefully exiting via Signals\.SIGKILL", *OF_RAS),
 )
-def rank_death_not_propagated() -> None:
+def rank_death_not_propagated(log: Log) -> Iterator[Finding]:
     """A rank or a node ended and nothing ended the others.
 
     ## Why it matters
@@ -55,7 +66,53 @@ def rank_death_not_propagated() -> None:
     ## Fix
     Read the log of the node that printed least. Start with srun --kill-on-bad-exit=1, leave
     TORCH_NCCL_ASYNC_ERROR_HANDLING on, and let one launcher own all nodes.
+
+    ## Example
+
+        1 job process is considered dead (unreachable via the RAS network)
+        Process 3487984 on node 172.16.64.213 managing GPU 5
+
+    After, on that node:
+
+        sudo dmesg -T | grep -iE "xid|killed process"
     """
+    from ddpdoctor.logs.matching import matching_lines
+    from ddpdoctor.rules.log.signatures import signed
+
+    of_ras = matching_lines(log, OF_RAS)
+    yield from signed(rank_death_not_propagated, replace(log, lines=_without(log, of_ras)))
+    if of_ras:
+        yield _lost_for_ras(log, of_ras)
+
+
+def _without(log: Log, lines: list[LogLine]) -> tuple[LogLine, ...]:
+    return tuple(line for line in log.lines if line not in lines)
+
+
+def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
+    """What the text of NCCL's RAS says of processes that are dead or did not answer."""
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.logs.history import history_of
+    from ddpdoctor.rules.log.signatures import finding_of
+
+    title = "NCCL's RAS has no answer of a process: it is dead, or too stuck to answer"
+    found = finding_of(log, lines, title, blames_speaker=False)
+    named = [match for _, match in context_lines(log, "lost_rank")]
+    numbers = [int(number) for match in named for number in re.findall(r"\d+", match["ranks"] or match["rank"] or "")]
+    ranks = tuple(sorted(set(numbers)))
+    hosts = {match["host"] for _, match in context_lines(log, "lost_process")}
+    is_event = all("PEER_DEAD" in line.text for line in lines) and not history_of(log).has_failed
+    return replace(
+        found,
+        ranks=ranks,
+        role=None,
+        severity=Severity.WARNING if is_event else None,
+        where=replace(
+            found.where,
+            rank=ranks[0] if len(ranks) == 1 else None,
+            host=next(iter(hosts)) if len(hosts) == 1 else None,
+        ),
+    )
 
 
 @cause(

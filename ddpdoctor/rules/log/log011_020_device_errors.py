@@ -14,6 +14,7 @@ ORDINAL = (r"invalid device ordinal",)
     "asynchronous-cuda-error",
     Severity.ERROR,
     stage=CausalStage.DEATH,
+    yields_to=("LOG512",),
     kind="umbrella",
     signatures=(
         r"illegal memory access was encountered",

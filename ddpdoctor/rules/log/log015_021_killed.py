@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
@@ -10,7 +11,7 @@ from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
-from ddpdoctor.rules.log.signatures import finding_of
+from ddpdoctor.rules.log.signatures import finding_of, signed
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS
 
 SIGKILLED = (
@@ -27,6 +28,18 @@ SIGKILLED = (
     r"KILLED BY SIGNAL: 9 ",
     r"\bexited with code 137\b",
     r"\bExit Code: +137\b",
+)
+
+
+TERMINATED = "Terminated"
+"""What a shell prints of a program that ended by SIGTERM."""
+ENDED_BY_SIGTERM = "The job was ended from outside with SIGTERM"
+WHO_SENT_IT = (
+    "Undetermined by whom: the scheduler (time limit, preemption, scancel), a timeout command around it, or a person; "
+    "the scheduler's record decides"
+)
+ASK_THE_SCHEDULER = (
+    "Ask who sent it: sacct -j JOB --format=JobID,State,ExitCode,Elapsed,Timelimit; look for timeout in the job script"
 )
 
 
@@ -54,7 +67,7 @@ SIGKILLED = (
         r"status is now: NodeNotReady|\bTaintManagerEviction\b|[Nn]ode is not ready.{0,40}[Ee]vict",
     ),
 )
-def scheduler_ended_job() -> None:
+def scheduler_ended_job(log: Log) -> Iterator[Finding]:
     """The scheduler ended the job: its time was over, it was preempted, evicted or cancelled, or its node was lost.
 
     ## Why it matters
@@ -65,7 +78,22 @@ def scheduler_ended_job() -> None:
     Where its time was over, ask for more (sbatch --time); where a node failed, leave that one out (sbatch --exclude). Save a
     checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue with a new rendezvous id.
     For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
+
+    ## Example
+
+        slurmstepd: error: *** JOB 4712 ON gpu-07 CANCELLED AT 2026-03-01T02:10:00 DUE TO TIME LIMIT ***
+
+    Before: `#SBATCH --time=01:00:00`. After:
+
+        sbatch --time=08:00:00 --signal=B:USR1@120 job.sbatch
     """
+    lines = matching_lines(log, scheduler_ended_job.rule.signatures)
+    if lines and all(line.text == TERMINATED for line in lines):
+        found = finding_of(log, lines, ENDED_BY_SIGTERM, WHO_SENT_IT, blames_speaker=True)
+        if found.role is None:
+            yield replace(found, fix=ASK_THE_SCHEDULER)
+        return
+    yield from signed(scheduler_ended_job, log)
 
 
 @cause(

@@ -12,6 +12,7 @@ from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, 
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
 from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.interruption import INTERRUPT
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.traceback_of_line import OUTSIDERS, repeats
 from ddpdoctor.rules import Cause, cause
@@ -19,6 +20,7 @@ from ddpdoctor.rules.host.host002_shm_too_small_for_dataloader import shm_too_sm
 from ddpdoctor.rules.host.host009_memory_limit_low import memory_limit_low
 from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
 from ddpdoctor.rules.log.ended_ranks import names_of
+from ddpdoctor.rules.log.exception_fixes import fix_of
 from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
 from ddpdoctor.rules.log.log012_to_014_out_of_memory import host_out_of_memory
 from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
@@ -28,9 +30,7 @@ from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
     PEERS_BEFORE,
     PEERS_OF_A_GROUP,
 )
-from ddpdoctor.rules.log.log505_interrupted_by_hand import INTERRUPT
 from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
-from ddpdoctor.rules.log.not_a_number import no_number
 from ddpdoctor.rules.log.signatures import explained, shortened, softly_explained
 from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
 
@@ -59,6 +59,8 @@ CANDIDATES: dict[str, tuple[Cause, ...]] = {
 CUT = "Undetermined which: the log ends before its name; the lines that follow in the output decide"
 KILLED = "Killed"
 """What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
+OF_BACKEND = re.compile(r"NCCL|nccl|DistBackendError|CUDA|c10|[Pp]rocess ?[Gg]roup")
+"""Exceptions of which NCCL's own lines say more."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -120,6 +122,8 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
 
 def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
+    if not OF_BACKEND.search(f"{each.exception}: {each.message}"):
+        near = [line for line in near if "NCCL INFO" not in line.text]  # a teardown, which tells of the others' end
     return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
         repeats(each, line) for line in lines if line.count > 1
     )
@@ -202,9 +206,11 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
     why = WHY_GONE if CHILD_GONE.search(first.message) else ""
     why = WHY_TERMINATED if TERMINATED.search(first.message) else why
     says = says.removesuffix(".") if why and not at else says
+    own = None if why or undetermined else fix_of(first)
     return Finding(
         f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
         (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        fix=_fix(log, group, "" if own is None else own.text),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
             node_rank=first.who.node_rank if group.count == 1 else None,
@@ -215,10 +221,24 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
         ),
         ranks=group.ranks,
         quote=shortened(says),
+        fix_command=own.command if own is not None else None,
         undetermined=why or undetermined,
         certainty=Certainty.CANDIDATES if why or undetermined else Certainty.CERTAIN,
         candidates=tuple(each.rule.code for each in CANDIDATES.get(why, ())),
     )
+
+
+def _fix(log: Log, group: _Group, own: str) -> str:
+    """What to do after this exception, what to compare where only some ranks raised, and where the traceback is."""
+    first, place = group.first, group.first.place
+    name = log.sources[first.source].name
+    lines = f"{first.begin}-{first.number}" if 0 < first.begin < first.number else str(first.number)
+    parts = [own or ("Correct the script" if place is None else f"Correct {place.file}:{place.line}")]
+    if group.ranks and _all_ranks(log) - set(group.ranks):
+        who = names_of(group.ranks, ())
+        parts.append(f"only {who} raised it: compare its data, files and arguments with those of another rank")
+    parts.append(f"full traceback: {name}:{lines}")
+    return "; ".join(parts) + "."
 
 
 @cause("LOG500", "uncaught-exception", Severity.ERROR, stage=CausalStage.DEATH)
@@ -230,12 +250,19 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     the end of the log. The place named here is the innermost frame of the job's own code.
 
     ## Fix
-    Read the traceback at the place that the evidence names; run the same line on one process to see it alone.
+    Correct the script at the place that the finding names; the full traceback is at the lines of the log that it names. For a
+    missing module, file, key or permission, an assertion or a division the finding says what to type.
+
+    ## Example
+
+        rank 0 raised ModuleNotFoundError: No module named 'yaml' at train.py:3
+
+    After, on every node, with the Python that starts the ranks:
+
+        python -m pip install PyYAML
     """
     yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)
-    if all(is_consequence(each) for each in log.tracebacks):
-        yield from no_number(log)
     soft = softly_explained(log)
     lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):

@@ -21,6 +21,7 @@ from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED as CLOSED_BY_PE
 from ddpdoctor.rules.log.log015_021_killed import SIGKILLED
 from ddpdoctor.rules.log.log504_pod_not_started import RAN, keep_failing
 from ddpdoctor.rules.log.signatures import explained, finding_of, softly_explained
+from ddpdoctor.rules.log.what_to_collect import after_exit, what_next
 
 __all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed"]
 
@@ -49,7 +50,7 @@ NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS
 CRASHED = (
     r"Segmentation fault",
     r"Unexpected segmentation fault encountered in worker",
-    r"\S:\d+: [^\n]+: Assertion ['`][^\n]+ failed\.",
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
     r"Fatal Python error: ",
     r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
@@ -92,40 +93,37 @@ CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
 """What slurmstepd says of the other tasks as well when one of them failed."""
 
 
-REFUSED = (
-    r"(?:\.py: e|^\W{0,3}E)rror: (unrecognized arguments|the following arguments are required|(ambiguous option|argument \S+): )",
-)
-"""How argparse ends a script, with exit code 2."""
-OTHERS = re.compile(r"--local[-_]rank\b|arguments: +[–—]")
-"""Options that LAUNCH015, LAUNCH050 and LAUNCH051 tell of."""
-
-
 @cause(
     "LOG501",
     "worker-ended-without-traceback",
     Severity.ERROR,
     stage=CausalStage.DEATH,
     candidates=("LOG014",),
-    signatures=(*CRASHED, *REFUSED),
+    signatures=CRASHED,
 )
 def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     """A worker ended by a signal of its own or with an exit code, and printed no traceback.
 
     ## Why it matters
     "exitcode : -11" (a segmentation fault), -6 (an abort), -7 (a bus error) or a number that the script chose: Python had no
-    chance to say where, and the launcher's summary is all there is. Exit code 2 is argparse's: the script
-    was given options that it does not know.
+    chance to say where, and the launcher's summary is all there is.
 
     ## Fix
-    Start the ranks with PYTHONFAULTHANDLER=1: a crash then prints the Python stack. Look for the rank's last own line, and in
-    the kernel's log of its node (dmesg | grep -E "segfault|traps").
+    After a signal: start the ranks with PYTHONFAULTHANDLER=1, which prints the Python stack of a crash, and look into the
+    kernel's log of that node (`sudo dmesg -T | grep -E "segfault|traps"`). After an exit code: keep each rank's own output
+    with `torchrun --log-dir logs --tee 3` and read what that rank printed last.
+
+    ## Example
+
+        exitcode  : -11 (pid: 4312)
+
+    After:
+
+        PYTHONFAULTHANDLER=1 torchrun --nproc-per-node 8 train.py
     """
     raised = {(each.source, each.number) for each in log.tracebacks if each.exception != FATAL}
     crashes = [line for line in matching_lines(log, CRASHED) if (line.source, line.number) not in raised]
     lines = [line for line in crashes if not _is_said_why(log, line)]
-    refused = [line for line in matching_lines(log, REFUSED) if not OTHERS.search(line.text)]
-    if refused:
-        yield finding_of(log, refused, "The script refused its arguments, with exit code 2", blames_speaker=True)
     found = [] if matching_lines(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
     yield from found
     if lines and not found and not history_of(log).failed_exits:
@@ -140,7 +138,7 @@ def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
     if last is not None and is_dark and not failing and not NCCL_RETURNED.search(last.text):
         is_closed = CLOSED.search(last.text) is not None
         title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
-        yield finding_of(log, [last], title, blames_speaker=is_closed)
+        yield replace(finding_of(log, [last], title, blames_speaker=is_closed), fix=what_next(log, last.text))
 
 
 def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
@@ -202,7 +200,7 @@ def crashed(log: Log, when: str) -> Iterator[Finding]:
         how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
         place = _place(log, those)
         told_where = f", while Python was at {place.file}:{place.line}" if place else " and printed no traceback"
-        one = ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}")
+        one = replace(ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}"), fix=after_exit(code))
         yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
 
 

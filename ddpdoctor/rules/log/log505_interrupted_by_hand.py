@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.log import Log
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.facts.log import JobOutcome, Log
+from ddpdoctor.findings import Evidence, Finding, Severity, Speaker, Where
+from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.interruption import INTERRUPT, SIGNALLED
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import names_of
 from ddpdoctor.rules.log.signatures import explained, finding_of
 
-__all__ = ["INTERRUPT"]
-
-INTERRUPT = "KeyboardInterrupt"
-SIGNALLED = (r"Received (2|Signals\.SIGINT|SIGINT) death signal", r"closing signal SIGINT", r"got signal: 2\b")
+__all__: list[str] = []
 
 
-@cause("LOG505", "interrupted-by-hand", Severity.NOTE, signatures=SIGNALLED)
+@cause("LOG505", "interrupted-by-hand", Severity.NOTE, speaker=Speaker.PERSON, signatures=SIGNALLED)
 def interrupted_by_hand(log: Log) -> Iterator[Finding]:
     """A person or a program interrupted the job with SIGINT, as Ctrl-C does.
 
     ## Why it matters
-    Every rank prints a traceback that ends in KeyboardInterrupt at whatever line it was: these lines are no faults. Where the
-    job was interrupted because it hung, they show where each rank waited.
+    Every rank prints a traceback that ends in `KeyboardInterrupt` at whatever line it was, or loses the connection to a rank
+    that ended a moment earlier: these messages are not failures. Where the job was interrupted because it hung, they show
+    where each rank waited.
 
     ## Fix
-    Nothing, when it was you. Had it hung, look at the next one with `ddpdoctor hang` before you interrupt it.
+    Nothing, if you did it. If the job hung, run `ddpdoctor hang PID` on the next one before you interrupt it.
+
+    ## Example
+
+        W1123 09:00:12.1 7021 torch/distributed/elastic/agent/server/api.py:719] Received 2 death signal, shutting down workers
+        [rank1]: RuntimeError: [pair.cc:534] Connection closed by peer [127.0.0.1]:4711
+
+    Rank 1 did not fail: somebody pressed Ctrl-C, and rank 0 ended first.
     """
     lines = matching_lines(log, SIGNALLED)
     title = "A person or a program interrupted the job with SIGINT, as Ctrl-C does"
@@ -35,8 +42,9 @@ def interrupted_by_hand(log: Log) -> Iterator[Finding]:
         return
     raised = [each for each in log.tracebacks if each.exception == INTERRUPT]
     others = [each for each in log.tracebacks if each.exception != INTERRUPT and not each.is_summary]
-    if not raised or others or explained(log, "cause", "umbrella"):
-        return  # or somebody interrupted what had failed already
+    is_first = history_of(log).outcome is JobOutcome.INTERRUPTED
+    if not raised or (not is_first and (others or explained(log, "cause", "umbrella"))):
+        return  # somebody interrupted what had failed already
     first = raised[0]
     ranks = tuple(sorted({each.who.rank for each in raised if each.who.rank is not None}))
     hosts = sorted({each.who.host for each in raised if each.who.host is not None})

@@ -20,7 +20,7 @@ def no_number(log: Log) -> Iterator[Finding]:
     """The lines by which a job says so of a rank, where it did not go on."""
     lines = [line for line, _ in context_lines(log, "no_number")]
     if lines and not history_of(log).is_harmless(lines) and not _has_steps_behind(log, lines[-1]):
-        title = "A loss or a gradient is NaN or infinite, which ends the job"
+        title = "The loss or a gradient became NaN or infinite, and the job stopped"
         yield finding_of(log, lines, title, blames_speaker=True)
 
 

@@ -19,6 +19,7 @@ from ddpdoctor.rules import Cause, Rule, load
 __all__ = [
     "by_signatures",
     "codes_of",
+    "ending",
     "explained",
     "finding_of",
     "retitled",
@@ -36,6 +37,8 @@ _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|M
 
 
 LONGEST = 240
+TELLING = 8
+"""A message of so many characters is no accident in another line."""
 MOST = 16
 
 
@@ -47,6 +50,20 @@ def by_signatures(rule: Rule) -> Callable[[Log], Iterator[Finding]]:
 def signed(cause: Cause, log: Log) -> Iterator[Finding]:
     """What the signatures of a cause find, for a look of its own that adds to them."""
     return by_signatures(cause.rule)(log)
+
+
+def ending(cause: Cause, log: Log) -> Iterator[Finding]:
+    """The same of a cause that is a process's own exception: it says nothing where the process went on."""
+    yield from (_with_ranks(log, each) for each in signed(cause, log) if each.role is not Role.NOISE)
+
+
+def _with_ranks(log: Log, found: Finding) -> Finding:
+    """With the ranks that raised what a logger or a parent printed without one."""
+    if found.ranks:
+        return found
+    raised = [each for each in log.tracebacks if len(each.message) >= TELLING and each.message[:LONGEST] in found.quote]
+    ranks = tuple(sorted({each.who.rank for each in raised if each.who.rank is not None}))
+    return replace(found, ranks=ranks, where=replace(found.where, rank=ranks[0] if len(ranks) == 1 else None))
 
 
 @functools.cache

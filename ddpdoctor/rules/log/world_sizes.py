@@ -9,6 +9,8 @@ from ddpdoctor.logs.traceback_of_line import traceback_of
 __all__: list[str] = []
 
 NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",)
+CUT_NOT_SET = (r"_get_env_or_raise\([\"'](RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)[\"']\)|raise _env_error\(",)
+"""The frames of the same in a traceback that was cut before its exception."""
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)

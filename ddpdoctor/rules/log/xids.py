@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.facts.xids import Xid, XidKind, meaning
-from ddpdoctor.findings import Finding, Role, Where
+from ddpdoctor.findings import Finding, Role, Severity, Where
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import XID_FOLLOW_LINES, XID_LINES
 from ddpdoctor.logs.gpu_addresses import gpu_at
@@ -64,7 +64,8 @@ def _in_order(log: Log, rule: Rule, kept: list[Xid], found: Finding) -> Finding:
     if rule.xids is XidKind.APPLICATION_FAULT_XID and any(_follows(later, xid) for later in same for xid in own):
         return replace(found, role=Role.CAUSE)
     if own and all(any(_follows(xid, earlier) for earlier in same) for xid in own):
-        return replace(found, role=Role.CONSEQUENCE, caused_by=application_fault_xid.rule.code)
+        softer = Severity.WARNING if found.severity in (None, Severity.ERROR) else found.severity
+        return replace(found, severity=softer, role=Role.CONSEQUENCE, caused_by=application_fault_xid.rule.code)
     return found
 
 

@@ -57,6 +57,7 @@ __all__ = [
         r"host not found: Name or service not known",
         r"nodename nor servname",
         r"Temporary failure in name resolution",
+        r"nslookup: can't resolve '",
     ),
 )
 def master_addr_unresolvable(

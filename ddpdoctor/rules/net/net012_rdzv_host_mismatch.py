@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity, Where
+from ddpdoctor.findings import CausalStage, Evidence, Finding, NodeCommand, Severity, Where
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.rendezvous import is_loopback
 from ddpdoctor.rules import cause
@@ -98,11 +98,14 @@ def _owners(nodes: Nodes) -> Iterator[Finding]:
         return
     master = next((node for node in nodes.nodes if node.is_at_master), None)
     resolved = f", although it resolves to {master.title}" if master is not None else ""
+    option = f"--rdzv-endpoint={master.host}:{first.master_port}" if master is not None else None
     yield Finding(
         f"no node hosts the store at {endpoint}{resolved}",
         (Evidence("nodes.owns", "none", "one node"),),
         where=Where(host=master.host if master else None),
-        fix_command=f"--rdzv-endpoint={master.host}:{first.master_port}" if master is not None else None,
+        fix=f"Start torchrun with {option} on every node." if option is not None else "",
+        fix_command=option,
+        fix_commands=(NodeCommand("all nodes", option),) if option is not None else (),
     )
 
 

@@ -110,7 +110,11 @@ def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
 
 
 @cause(
-    "NET043", "efa-plugin-mismatch", Severity.ERROR, yields_to=("NET044", "HOST003"), signatures=(r"NCCL WARN NET/OFI",)
+    "NET043",
+    "efa-plugin-mismatch",
+    Severity.ERROR,
+    yields_to=("NET044", "HOST003", "LOG521"),
+    signatures=(r"NCCL WARN NET/OFI",),
 )
 def efa_plugin_mismatch(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The plugin through which NCCL uses the EFA adapters is missing or incompatible.

@@ -1,1 +1,1 @@
-"""PROBE: what is only seen when ranks run: missing, dead, stopped, elsewhere, late, wrong."""
+"""PROBE: faults that show only when ranks run: missing, dead, stopped, busy, late, or wrong ranks, and slow links."""

@@ -1,4 +1,4 @@
-"""PROBE001 to PROBE004: who did not come, came late, or could not be waited for."""
+"""PROBE001 to PROBE004, PROBE018: ranks that did not join, joined late, or could not finish a phase."""
 
 from __future__ import annotations
 
@@ -22,55 +22,88 @@ LATE_SECONDS = 15.0
 
 @cause("PROBE001", "node-never-joined", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
-    """Ranks of the job did not arrive while the others waited.
+    """Ranks of the job did not join while the others waited.
 
     ## Why it matters
-    The ranks that did start say `Timed out after 1801 seconds waiting for clients. 2/3 clients joined.` or nothing; the
-    message counts and names nobody, and it appears on the healthy nodes only.
+    The ranks that did start print `Timed out after 1801 seconds waiting for clients. 2/3 clients joined.` or
+    nothing. The message only counts ranks and appears only on the healthy nodes.
 
     ## Fix
-    Look at the node of the ranks that the finding names: its command was not started, still waits in the queue, or
-    ended before it reached the store. Give slow nodes more time with --join-timeout.
+    Look at the node of the ranks that the finding names: its command was not started, is still in the queue, ended
+    before it reached the store, or was given a different address or port. Give slow nodes more time with
+    --join-timeout.
+
+    ## Example
+
+        Timed out after 1801 seconds waiting for clients. 2/3 clients joined.
+
+        # before: node 2 was not started
+        torchrun --nnodes 3 --node-rank 0 --master-addr node0 train.py    # node 0
+        torchrun --nnodes 3 --node-rank 1 --master-addr node0 train.py    # node 1
+
+        # after: also on node 2
+        torchrun --nnodes 3 --node-rank 2 --master-addr node0 train.py    # node 2
     """
     if nodes is not None:
         yield from who_is_missing.missing(nodes)
     if only_met(nodes, probe):
         return
     assert probe is not None
-    found = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 not in o.ranks]
-    yield from observed(found, expected=f"ranks 0 to {probe.world_size - 1}")
+    missing = [observation for observation in probe.seen(Kind.NEVER_JOINED) if 0 not in observation.ranks]
+    yield from observed(missing, expected=f"ranks 0 to {probe.world_size - 1}")
 
 
 @cause("PROBE002", "head-node-never-joined", Severity.ERROR, stage=CausalStage.REACHABILITY)
 def head_node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
-    """The process that holds rank 0 did not arrive.
+    """The process with rank 0 did not join.
 
     ## Why it matters
-    Rank 0 hosts the store. Without it every other rank is refused, retries in silence and ends with `The client socket
-    has timed out after …ms while trying to connect to (HOST, PORT).`, which reads like a network fault.
+    Rank 0 hosts the store. Without it the connection of every other rank is refused and retried silently, until
+    `The client socket has timed out after …ms while trying to connect to (HOST, PORT).`, which looks like a network
+    fault.
 
     ## Fix
-    Start the process with RANK=0 on the machine that MASTER_ADDR names; then look at its port.
+    Start the process with RANK=0 on the machine that MASTER_ADDR names; then check that its port is reachable.
+
+    ## Example
+
+        The client socket has timed out after 600000ms while trying to connect to (node0, 29500).
+
+        # before: only node 1 was started
+        torchrun --nnodes 2 --node-rank 1 --master-addr node0 train.py    # node 1
+
+        # after: also on node 0
+        torchrun --nnodes 2 --node-rank 0 --master-addr node0 train.py    # node 0
     """
     if nodes is not None:
         yield from who_is_missing.head_missing(nodes)
     if only_met(nodes, probe):
         return
     assert probe is not None
-    found = [o for o in probe.seen(Kind.NEVER_JOINED) if 0 in o.ranks]
-    yield from observed([*found, *probe.seen(Kind.REFUSED)], expected="rank 0 at the master address")
+    missing = [observation for observation in probe.seen(Kind.NEVER_JOINED) if 0 in observation.ranks]
+    yield from observed([*missing, *probe.seen(Kind.REFUSED)], expected="rank 0 at the master address")
 
 
 @cause("PROBE003", "node-joined-late", Severity.WARNING, stage=CausalStage.REACHABILITY)
 def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
-    """A node arrived much later than the others.
+    """A node joined much later than the others.
 
     ## Why it matters
-    The others waited for it. With a shorter timeout they would have given up, and the late node would have met nobody:
-    `Timed out after … seconds waiting for clients`.
+    The others waited for it. With a shorter timeout they would have ended with `Timed out after … seconds waiting
+    for clients`, and the late node would have waited alone.
 
     ## Fix
-    Start the nodes together (image pulls, queues and shared file systems are the usual reasons), or raise join_timeout.
+    Start the nodes together (image pulls, queues, and shared file systems are the usual reasons), or raise
+    join_timeout.
+
+    ## Example
+
+        node 2 (node2) joined 20 s after the first
+
+        # before: node 2 pulls its image first
+        docker run IMAGE torchrun …
+        # after, on every node before the job
+        docker pull IMAGE
     """
     if nodes is not None:
         yield from who_is_missing.late(nodes)
@@ -85,7 +118,7 @@ def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> 
     ranks = tuple(sorted(r.rank for r in late))
     hosts = sorted({r.host for r in late})
     yield Finding(
-        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} on {', '.join(hosts)} arrived {longest:.0f} s"
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} on {', '.join(hosts)} joined {longest:.0f} s"
         " after the first",
         (Evidence("probe.ranks.waited_seconds", f"{longest:.1f}", f"below {LATE_SECONDS:.0f}"),),
         where=Where(host=hosts[0] if len(hosts) == 1 else None, rank=ranks[0] if len(ranks) == 1 else None),
@@ -108,19 +141,28 @@ def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> 
     ),
 )
 def rendezvous_incomplete(probe: Probe) -> Iterator[Finding]:
-    """The ranks arrived, but could not form the process group.
+    """The ranks joined, but could not form the process group.
 
     ## Why it matters
-    Every rank sits in init_process_group and blames nobody: `wait timeout after …ms, keys: …`, `worker_count=4` of
-    `world_size=8`, or `Gloo connectFullMesh failed`. Some ranks never came, or something keeps them from reaching each other
-    although all reached the store.
+    Every rank blocks in init_process_group and no rank is named: `wait timeout after …ms, keys: …`,
+    `worker_count=4` of `world_size=8`, or `Gloo connectFullMesh failed`. Some ranks did not join, or the ranks
+    cannot reach each other although all reached the store.
 
     ## Fix
-    Look for a finding about one rank or one link beside this one; then check that the ports between the nodes are open
-    and that every node's own host name leads to an address that the others reach.
+    Look for another finding about one rank or one link; then check that the ports between the nodes are open and
+    that every node's own host name resolves to an address that the others reach.
+
+    ## Example
+
+        wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2
+
+        # before: node1's host name resolves to 127.0.1.1 on node1
+        torchrun --nnodes 2 --node-rank 1 --master-addr node0 train.py
+        # after, on node1
+        GLOO_SOCKET_IFNAME=eth0 torchrun --nnodes 2 --node-rank 1 --master-addr node0 train.py
     """
     stuck = [o for o in probe.seen(Kind.HANG, Kind.PEER_ERROR) if o.phase not in COLLECTIVE_PHASES]
-    yield from _together(probe, stuck, "could not form the process group")
+    yield from _together(probe, stuck, "did not form the process group")
 
 
 @cause("PROBE018", "probe-hang-after-init", Severity.ERROR, stage=CausalStage.HANG, kind="umbrella")
@@ -128,48 +170,58 @@ def probe_hang_after_init(probe: Probe) -> Iterator[Finding]:
     """The process group forms, but a collective does not finish.
 
     ## Why it matters
-    Small control traffic works and data does not; the job prints nothing until `Timed out waiting …ms for recv operation
-    to complete`, and every rank looks alike.
+    Small control messages arrive and data does not. The job prints nothing until `Timed out waiting …ms for recv
+    operation to complete`, on every rank alike.
 
     ## Fix
-    Compare two ranks at a time with --nproc-per-node=1 on two nodes; look at ports, MTU, peer access and the interface
-    that NCCL or Gloo chose.
+    Run `ddpdoctor probe --nproc-per-node=1` on two nodes at a time; check ports, MTU, peer access, and the
+    interface that NCCL or Gloo chose.
+
+    ## Example
+
+        Timed out waiting 1800000ms for recv operation to complete
+
+        # before: NCCL uses docker0
+        torchrun --nnodes 2 … train.py
+        # after, on every node
+        NCCL_SOCKET_IFNAME=eth0 torchrun --nnodes 2 … train.py
     """
     stuck = [o for o in probe.seen(Kind.HANG, Kind.PEER_ERROR) if o.phase in COLLECTIVE_PHASES]
-    yield from _together(probe, stuck, "formed the process group but did not finish a collective")
+    yield from _together(probe, stuck, "did not finish a collective")
 
 
-def _together(probe: Probe, stuck: list[Observation], words: str) -> Iterator[Finding]:
-    """One finding for all that wait: none of them is to blame, unless nothing better was seen."""
+def _together(probe: Probe, stuck: list[Observation], problem: str) -> Iterator[Finding]:
+    """One finding for all ranks that wait: none of them is the culprit, unless nothing better was observed."""
     if not stuck or not stuck[0].is_cause:
         return
     ranks = sorted({rank for o in stuck for rank in o.ranks})
     phases = ", ".join(sorted({o.phase for o in stuck}))
     other = _in_another_phase(probe) if all(o.kind is Kind.HANG for o in stuck) else ()
-    apart = "".join(
-        f"; rank {each.rank} on {each.host} is in {each.phase}, and most others are not" for each in other[:3]
-    )
+    apart = "".join(f"; rank {report.rank} on {report.host} is in {report.phase}" for report in other[:3])
+    error = next((f": {o.message}" for o in stuck if o.kind is not Kind.HANG), "")
     one = other[0] if len(other) == 1 else None
     yield Finding(
-        f"{len(ranks)} of {probe.world_size} ranks {words} (phase {phases}): {stuck[0].message}{apart}{lazily(probe)}",
+        f"{len(ranks)} of {probe.world_size} ranks {problem} (phase {phases}){error}{apart}{lazily(probe)}",
         (Evidence("probe.observations.hang", phases, "all ranks through every phase"),),
         where=Where(one.host, one.node_rank, one.rank, one.local_rank) if one else Where(),
-        ranks=tuple(each.rank for each in other),
+        ranks=tuple(report.rank for report in other),
     )
 
 
 def _in_another_phase(probe: Probe) -> list[RankReport]:
-    """The few ranks that wait in another phase than most, who all wait in the same one: they left something out, or did more."""
-    phases = Counter(each.phase for each in probe.ranks)
+    """The few ranks that wait in another phase than the majority, which waits in one phase: they skipped a step, or
+    took one more.
+    """
+    phases = Counter(report.phase for report in probe.ranks)
     common, count = phases.most_common(1)[0] if phases else ("", 0)
     if len(phases) != 2 or len(probe.ranks) < probe.world_size or count * 2 <= probe.world_size:
         return []
-    return [each for each in probe.ranks if each.phase != common]
+    return [report for report in probe.ranks if report.phase != common]
 
 
 @node_never_joined.look
 def node_never_joined_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.NODE_NEVER_JOINED)
@@ -177,7 +229,7 @@ def node_never_joined_in_log(log: Log) -> Iterator[Finding]:
 
 @head_node_never_joined.look
 def head_node_never_joined_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.HEAD_NODE_NEVER_JOINED)
@@ -185,7 +237,7 @@ def head_node_never_joined_in_log(log: Log) -> Iterator[Finding]:
 
 @rendezvous_incomplete.look
 def rendezvous_incomplete_in_log(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """Decided from what all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.RENDEZVOUS_INCOMPLETE)

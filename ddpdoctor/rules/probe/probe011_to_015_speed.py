@@ -1,4 +1,4 @@
-"""PROBE011 to PROBE015: a GPU, a node, a link, a rail or a collective that is slower than its neighbours or than before."""
+"""PROBE011 to PROBE015: a GPU, a node, a link, a rail, or a collective that is slower than others or than before."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 
 TIMES = 2
-"""How often what was slow must be slow again."""
+"""How often a slow pair must be slow again."""
 OF_BASELINE = 0.5
 LARGE_BYTES = 256 << 10
-"""From here on the bandwidth counts, not the latency; without a GPU few collectives are measured at larger sizes."""
+"""From this size on the bandwidth matters, not the latency; without a GPU few larger collectives are measured."""
 SLOW_RAIL = 0.6
 
 
@@ -25,33 +25,52 @@ def slow_gpu(probe: Probe) -> Iterator[Finding]:
     """One GPU exchanges data with all others of its node much slower than they do with each other.
 
     ## Why it matters
-    Every step takes as long as the slowest GPU, and nothing in any log says which one that is.
+    Every step takes as long as the slowest GPU, and no log shows which one that is.
 
     ## Fix
-    Compare its clocks, temperature, PCIe width and NVLinks with those of its neighbours (ddpdoctor gpus, ddpdoctor topo);
-    take it out of the job.
+    Compare its clocks, temperature, PCIe width, and NVLinks with those of the other GPUs (`ddpdoctor gpus`,
+    `ddpdoctor topo`); take it out of the job.
+
+    ## Example
+
+        rank 3 on a sends 21 GB/s (other GPUs of its node: 204 GB/s)
+
+        # before: GPU 3 is slow
+        torchrun --nproc-per-node 8 train.py
+        # after: without GPU 3
+        CUDA_VISIBLE_DEVICES=0,1,2,4,5,6,7 torchrun --nproc-per-node 7 train.py
     """
     if probe.backend != "nccl":
         not_here("no GPUs were probed")
     hosts = _hosts(probe)
     pairs = [pair for pair in _need(probe) if hosts.get(pair.first) == hosts.get(pair.second)]
     for end in _sure(pairs, by_cpu=False):
-        yield _about_end(probe, end, "the other GPUs of its node")
+        yield _about_end(probe, end, "other GPUs of its node")
 
 
 @cause("PROBE012", "slow-node", Severity.WARNING)
 def slow_node(probe: Probe) -> Iterator[Finding]:
-    """One node sends or receives much slower than the others, whoever its partner is.
+    """One node sends or receives much slower than the others, with every partner.
 
     ## Why it matters
-    All collectives run at its pace. A card that negotiated a lower speed, a bad cable, a wrong MTU, a traffic limit or other
-    work on the node does this, and no log says so.
+    All collectives run at its speed, and no log shows it. A card that negotiated a lower speed, a bad cable, a
+    wrong MTU, a traffic limit, or other processes on the node cause this.
 
     ## Fix
-    Look at the speed and the error counters of its network card, at its cable and switch port, and at its load; take it out.
+    Check the speed and the error counters of its network card, its cable and switch port, and its load; take the
+    node out of the job.
+
+    ## Example
+
+        rank 2 on c sends 0.02 GB/s (other nodes: 2.2 GB/s)
+
+        # before, with Slurm
+        sbatch job.sh
+        # after: without node c
+        sbatch --exclude=c job.sh
     """
     for end in _sure(_between_hosts(probe), by_cpu=_is_by_cpu(probe)):
-        yield _about_end(probe, end, "the other nodes")
+        yield _about_end(probe, end, "other nodes")
 
 
 @cause("PROBE013", "slow-link", Severity.WARNING)
@@ -59,14 +78,23 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
     """Two nodes exchange data with each other much slower than either does with the rest.
 
     ## Why it matters
-    40 s for 4 MB, and not a word: collectives only wait.
+    A transfer of 4 MB may take 40 s without a message: collectives only wait.
 
     ## Fix
-    Look at cables, switch ports, traffic limits and routes between these two nodes.
+    Check cables, switch ports, traffic limits, and routes between these two nodes.
+
+    ## Example
+
+        b and c exchange 0.1 GB/s with each other (other pairs: 2.05 GB/s)
+
+        # before: 4 nodes, with the bad link
+        sbatch --nodes=4 job.sh
+        # after: until the link is repaired
+        sbatch --nodes=3 --exclude=c job.sh
     """
     pairs = _between_hosts(probe)
     by_cpu = _is_by_cpu(probe)
-    slow = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
+    slow = {slow_end.end for slow_end in slow_ends(pairs, by_cpu=by_cpu)}
     yield from _slower_than_before(probe, pairs)
     for pair in slow_pairs(pairs, by_cpu=by_cpu):
         if (pair.slow_again or 0) >= TIMES and not slow & {pair.first, pair.second}:
@@ -74,14 +102,14 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
             speed = min(pair.there_gb_per_s, pair.back_gb_per_s)
             ends = _hosts(probe).get(pair.first, "?"), _hosts(probe).get(pair.second, "?")
             yield Finding(
-                f"{ends[0]} and {ends[1]} exchange {speed:.3g} GB/s with each other, other pairs {usual:.3g} GB/s",
+                f"{ends[0]} and {ends[1]} exchange {speed:.3g} GB/s with each other (other pairs: {usual:.3g} GB/s)",
                 (Evidence("probe.pairs", f"{speed:.3g}", f"about {usual:.3g}"),),
                 where=Where(host=ends[0], peer=ends[1]),
             )
 
 
 def _slower_than_before(probe: Probe, pairs: list[PairSpeed]) -> Iterator[Finding]:
-    """Pairs that reach less than half of what the saved baseline says."""
+    """Pairs that reach less than half of the saved baseline."""
     before = {(p.first, p.second): p for p in probe.baseline.pairs} if probe.baseline is not None else {}
     for pair in pairs:
         then = before.get((pair.first, pair.second))
@@ -91,7 +119,7 @@ def _slower_than_before(probe: Probe, pairs: list[PairSpeed]) -> Iterator[Findin
         if now < OF_BASELINE * usual:
             ends = _hosts(probe).get(pair.first, "?"), _hosts(probe).get(pair.second, "?")
             yield Finding(
-                f"{ends[0]} and {ends[1]} exchange {now:.3g} GB/s with each other, in the saved baseline {usual:.3g} GB/s",
+                f"{ends[0]} and {ends[1]} exchange {now:.3g} GB/s with each other (saved baseline: {usual:.3g} GB/s)",
                 (Evidence("probe.pairs", f"{now:.3g}", f"about {usual:.3g}"),),
                 where=Where(host=ends[0], peer=ends[1]),
             )
@@ -102,26 +130,35 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
     """The ranks with one local_rank are slower between the nodes than all others.
 
     ## Why it matters
-    Each local_rank has a network card and a switch of its own. One bad switch slows that rail on every node, and each node
-    by itself looks well.
+    Each local_rank has its own network card and switch. One bad switch slows that rail on every node, and each node
+    alone looks healthy.
 
     ## Fix
-    Look at the switch of this rail, and at the cards that its GPUs use, on every node.
+    Check the switch of this rail, and the cards that its GPUs use, on every node.
+
+    ## Example
+
+        the ranks with local_rank 2 exchange 11 GB/s between nodes (other rails: 45 GB/s)
+
+        # before: NCCL uses all rails
+        torchrun --nnodes 4 --nproc-per-node 8 … train.py
+        # after, on every node: without the card of that rail, mlx5_2
+        NCCL_IB_HCA=^=mlx5_2 torchrun --nnodes 4 --nproc-per-node 8 … train.py
     """
     rails: dict[int, list[float]] = {}
-    local_ranks = {each.rank: each.local_rank for each in probe.ranks}
+    local_ranks = {report.rank: report.local_rank for report in probe.ranks}
     for pair in _between_hosts(probe):
         local_rank = local_ranks.get(pair.first)
         if local_rank is not None:
             rails.setdefault(local_rank, []).append(min(pair.there_gb_per_s, pair.back_gb_per_s))
     if len(rails) < 3:
         not_here("fewer than three rails were measured")
-    speeds = {rail: median(found) for rail, found in rails.items()}
+    speeds = {rail: median(measured) for rail, measured in rails.items()}
     usual = median(speeds.values())
     for rail, speed in sorted(speeds.items()):
         if speed < SLOW_RAIL * usual:
             yield Finding(
-                f"the ranks with local_rank {rail} exchange {speed:.3g} GB/s between the nodes, other rails {usual:.3g} GB/s",
+                f"the ranks with local_rank {rail} exchange {speed:.3g} GB/s between nodes (other rails: {usual:.3g} GB/s)",
                 (Evidence("probe.pairs", f"{speed:.3g}", f"about {usual:.3g}"),),
                 where=Where(local_rank=rail),
                 ranks=tuple(r.rank for r in probe.ranks if r.local_rank == rail),
@@ -130,14 +167,23 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
 
 @cause("PROBE015", "bandwidth-below-expected", Severity.WARNING)
 def bandwidth_below_expected(probe: Probe) -> Iterator[Finding]:
-    """A collective reaches less bus bandwidth than these ranks did before, or than this hardware is known to reach.
+    """A collective reaches less bus bandwidth than these ranks did before, or than this hardware usually reaches.
 
     ## Why it matters
-    The job runs, only slower, and nobody notices without a number to compare with.
+    The job runs, only slower, and without a number to compare with it stays unnoticed.
 
     ## Fix
-    Look for NCCL_* settings that force a path, for fallbacks to sockets or shared memory, PCIe access control, and slow
-    links. `ddpdoctor probe --save-baseline FILE` on a healthy day keeps the numbers to compare with.
+    Look for NCCL_* settings that force a path, for fallbacks to sockets or shared memory, PCIe access control, and
+    slow links. Run `ddpdoctor probe --save-baseline FILE` on a healthy day to have numbers to compare with.
+
+    ## Example
+
+        all_reduce of 256 MiB reaches 22 GB/s bus bandwidth (8 NVIDIA H100 80GB HBM3: 470 GB/s)
+
+        # before
+        export NCCL_P2P_DISABLE=1
+        # after
+        unset NCCL_P2P_DISABLE
 
     ## Source
     Bus bandwidth as nccl-tests counts it (PERFORMANCE.md); a saved baseline counts before published numbers.
@@ -148,25 +194,25 @@ def bandwidth_below_expected(probe: Probe) -> Iterator[Finding]:
     if probe.baseline is not None:
         yield from _below_baseline(probe, probe.baseline)
         return
-    hosts = {each.host for each in probe.ranks}
+    hosts = {report.host for report in probe.ranks}
     expected = expected_busbw(probe.device, probe.world_size) if len(hosts) == 1 else None
     best = [m for m in probe.measurements if m.collective == "all_reduce" and m.busbw_gb_per_s is not None]
     if expected is None or not best:
         return
-    now = max(best, key=lambda each: each.size_bytes)
+    now = max(best, key=lambda measurement: measurement.size_bytes)
     if now.size_bytes >= expected.size_bytes and (now.busbw_gb_per_s or 0.0) < expected.least_gb_per_s:
         yield _below(now, expected.usual_gb_per_s, f"{probe.world_size} {probe.device}", 1)
 
 
 def _below_baseline(probe: Probe, baseline: Baseline) -> Iterator[Finding]:
-    """Where most large transfers take twice as long as before: one of them alone may have had bad luck."""
-    before = {(each.collective, each.size_bytes): each for each in baseline.measurements}
+    """Reported if most large transfers take twice as long as before: a single one may be chance."""
+    before = {(then.collective, then.size_bytes): then for then in baseline.measurements}
     both = [(m, then) for m in probe.measurements if (then := before.get((m.collective, m.size_bytes)))]
     large = [(now, then) for now, then in both if now.size_bytes >= LARGE_BYTES]
-    found = [pair for pair in large if _share(*pair) < OF_BASELINE]
-    if len(found) * 2 > len(large):
-        now, then = min(found, key=lambda pair: _share(*pair))
-        yield _below(now, then.busbw_gb_per_s or 0.0, "in the saved baseline", len(found))
+    slower = [pair for pair in large if _share(*pair) < OF_BASELINE]
+    if len(slower) * 2 > len(large):
+        now, then = min(slower, key=lambda pair: _share(*pair))
+        yield _below(now, then.busbw_gb_per_s or 0.0, "saved baseline", len(slower))
 
 
 def _share(now: Measurement, then: Measurement) -> float:
@@ -174,11 +220,11 @@ def _share(now: Measurement, then: Measurement) -> float:
 
 
 def _below(now: Measurement, usual: float, what: str, count: int) -> Finding:
-    more = f" (and {count - 1} more collectives and sizes)" if count > 1 else ""
+    more = f"; {count - 1} more below half" if count > 1 else ""
     size = f"{now.size_bytes >> 20} MiB" if now.size_bytes >> 20 else f"{now.size_bytes >> 10} KiB"
     return Finding(
-        f"{now.collective} of {size} reaches {now.busbw_gb_per_s:.3g} GB/s bus bandwidth,"
-        f" {what}: {usual:.3g} GB/s{more}",
+        f"{now.collective} of {size} reaches {now.busbw_gb_per_s:.3g} GB/s bus bandwidth"
+        f" ({what}: {usual:.3g} GB/s{more})",
         (Evidence(f"probe.measurements.{now.collective}", f"{now.busbw_gb_per_s:.3g}", f"about {usual:.3g}"),),
     )
 
@@ -200,22 +246,22 @@ def _between_hosts(probe: Probe) -> list[PairSpeed]:
 
 
 def _hosts(probe: Probe) -> dict[int, str]:
-    return {each.rank: each.host for each in probe.ranks}
+    return {report.rank: report.host for report in probe.ranks}
 
 
 def _is_by_cpu(probe: Probe) -> bool:
-    """Whether the CPU moves the bytes, which has other work to do."""
+    """Whether the CPU moves the bytes, which also does other work."""
     return probe.backend != "nccl"
 
 
 def _sure(pairs: list[PairSpeed], *, by_cpu: bool) -> Iterator[SlowEnd]:
-    """The slow ends whose pairs were slow whenever they were measured; of one end the worst."""
-    told: set[int] = set()
-    for end in sorted(slow_ends(pairs, by_cpu=by_cpu), key=lambda each: each.what == "answers"):
-        own = [p.slow_again for p in pairs if end.end in (p.first, p.second) and p.slow_again is not None]
-        if end.end not in told and own and min(own) >= TIMES:
-            told.add(end.end)
-            yield end
+    """The slow ends whose pairs were slow in every measurement; the worst measurement of each end."""
+    reported: set[int] = set()
+    for slow in sorted(slow_ends(pairs, by_cpu=by_cpu), key=lambda end: end.what == "answers"):
+        own = [p.slow_again for p in pairs if slow.end in (p.first, p.second) and p.slow_again is not None]
+        if slow.end not in reported and own and min(own) >= TIMES:
+            reported.add(slow.end)
+            yield slow
 
 
 def _about_end(probe: Probe, end: SlowEnd, others: str) -> Finding:
@@ -226,7 +272,7 @@ def _about_end(probe: Probe, end: SlowEnd, others: str) -> Finding:
         value, usual = f"{end.value * 1e3:.3g} ms", f"{end.usual * 1e3:.3g} ms"
     verb = "answers after" if end.what == "answers" else end.what
     return Finding(
-        f"rank {end.end} on {host} {verb} {value}, {others} {usual}",
+        f"rank {end.end} on {host} {verb} {value} ({others}: {usual})",
         (Evidence(f"probe.pairs.{end.what}", value, f"about {usual}"),),
         where=Where(
             host=host,

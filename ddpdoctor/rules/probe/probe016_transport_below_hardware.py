@@ -10,32 +10,43 @@ from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 
 DIRECT = ("NVLink", "PCIe peer-to-peer")
-"""What `facts.ways` calls the ways that NCCL takes by itself wherever they work."""
+"""The names that `facts.ways` gives to the paths that NCCL uses by default if they work."""
 SLOW = ("SHM", "NET/Socket")
 INSIDE = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_HOSTID")
 BETWEEN = ("NCCL_IB_DISABLE", "NCCL_NET")
-"""The variables that keep NCCL from a way inside a node, and between nodes."""
+"""The variables that forbid NCCL a path inside a node, and between nodes."""
 
 
 @cause("PROBE016", "transport-below-hardware", Severity.WARNING)
 def transport_below_hardware(probe: Probe) -> Iterator[Finding]:
-    """NCCL passes data through host memory or plain sockets where NVLink, peer access or RDMA is there.
+    """NCCL uses host memory or plain sockets although NVLink, peer access, or RDMA is available.
 
     ## Why it matters
-    The job runs at a tenth of its speed or less, and says so only with NCCL_DEBUG=INFO: `via SHM/direct/direct` between GPUs that
-    NVLink connects, `via NET/Socket/0` between nodes with InfiniBand. A variable that was once set to get round another fault,
-    containers that do not share /dev/shm or the GPUs of the node, or a plugin that is not installed are the usual reasons.
+    The job runs at a tenth of its speed or less, and only NCCL_DEBUG=INFO shows it: `via SHM/direct/direct` between
+    GPUs with NVLink, `via NET/Socket/0` between nodes with InfiniBand. The usual reasons are a variable left over
+    from debugging, containers that do not share /dev/shm or the GPUs of the node, and a plugin that is not
+    installed.
 
     ## Fix
-    Take NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_IB_DISABLE and NCCL_NET out of the job's environment; give all ranks of a node one
-    container, or --ipc=host; give it /dev/infiniband and the provider's network plugin.
+    Remove NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_IB_DISABLE, and NCCL_NET from the job's environment; run all ranks
+    of a node in one container, or with --ipc=host; give the container /dev/infiniband and the provider's network
+    plugin.
+
+    ## Example
+
+        NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+
+        # before
+        NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 8 train.py
+        # after
+        env -u NCCL_P2P_DISABLE torchrun --nproc-per-node 8 train.py
 
     ## Source
     NCCL src/transport (Channel … via …), src/graph/paths.cc (ncclTopoCheckP2p).
     """
-    if not any(each.transports for each in probe.ranks):
+    if not any(report.transports for report in probe.ranks):
         not_here("NCCL was not used")
-    ranks = {str(each.rank): each for each in probe.ranks}
+    ranks = {str(report.rank): report for report in probe.ranks}
     groups: dict[tuple[str, str, str], list[tuple[RankReport, RankReport]]] = {}
     for one in probe.ranks:
         for peer, transport in one.transports.items():
@@ -44,31 +55,31 @@ def transport_below_hardware(probe: Probe) -> Iterator[Finding]:
             if other is not None and offer:
                 node = one.host if one.host == other.host else ""
                 groups.setdefault((node, transport, offer), []).append((one, other))
-    for (node, transport, offer), found in groups.items():
-        yield _finding(node, transport, offer, found)
+    for (node, transport, offer), pairs in groups.items():
+        yield _finding(node, transport, offer, pairs)
 
 
 def _offer(one: RankReport, other: RankReport, transport: str) -> str:
-    """What connects two ranks better than this transport, "" where nothing does."""
+    """What connects two ranks better than this transport, "" if nothing does."""
     if transport not in SLOW:
         return ""
     if one.host != other.host:
         return one.offers.get("network", "") if other.offers.get("network") else ""
-    way = one.offers.get(other.gpu_uuid or "", "")
-    return way if way in DIRECT else ""
+    path = one.offers.get(other.gpu_uuid or "", "")
+    return path if path in DIRECT else ""
 
 
-def _finding(node: str, transport: str, offer: str, found: list[tuple[RankReport, RankReport]]) -> Finding:
-    """One for all pairs of a node, one for all between the nodes."""
-    one, other = found[0]
+def _finding(node: str, transport: str, offer: str, pairs: list[tuple[RankReport, RankReport]]) -> Finding:
+    """One finding for all pairs of a node, one for all pairs between the nodes."""
+    one, other = pairs[0]
     where = f"on {node}" if node else f"({one.host} and {other.host})"
-    more = f", and {len(found) - 1} more ways," if len(found) > 1 else ""
+    more = f" and {len(pairs) - 1} more pair{'s' * (len(pairs) > 2)}" if len(pairs) > 1 else ""
     forbids = {name: value for name, value in one.settings.items() if name in (INSIDE if node else BETWEEN)}
     why = f"; {', '.join(f'{name}={value}' for name, value in forbids.items())} is set" if forbids else ""
     return Finding(
-        f"NCCL goes by {transport} from rank {one.rank} to rank {other.rank} {where}{more} expected {offer}{why}",
+        f"rank {one.rank} to rank {other.rank} {where}{more}: NCCL uses {transport}, not {offer}{why}",
         (Evidence("probe.ranks.transports", transport, offer),),
         fix_command=f"unset {' '.join(forbids)}" if forbids else None,
         where=Where(host=node or None),
-        ranks=tuple(sorted({each.rank for each, _ in found})),
+        ranks=tuple(sorted({sender.rank for sender, _ in pairs})),
     )

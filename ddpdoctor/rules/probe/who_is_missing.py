@@ -1,4 +1,4 @@
-"""What PROBE001 to PROBE003 say of a meeting: nodes that did not come to it, or came late."""
+"""PROBE001 to PROBE003 for a multi-node check: nodes that did not join it, or joined late."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["head_missing", "late", "missing"]
 
 LATE_SECONDS = 15.0
 MOST_FINDINGS = 8
+MOST_NAMED = 6
 
 
 def missing(nodes: Nodes) -> Iterator[Finding]:
-    """PROBE001: one finding for each node that never came, one for all when there are many."""
+    """PROBE001: one finding for each node that did not join, one for all if there are many."""
     for node in [nodes.nodes[index] for index in nodes.silent]:
         yield about(
             [node],
-            f"{node.title} came to the meeting and then answered no more: its process was stopped, or the network went away",
+            f"{node.title} joined and then stopped answering; its process or its network failed",
             "nodes.silent",
             node.title,
             "what it sees of the network",
@@ -35,10 +36,10 @@ def missing(nodes: Nodes) -> Iterator[Finding]:
 
 
 def head_missing(nodes: Nodes) -> Iterator[Finding]:
-    """PROBE002: the node of rank 0 never came."""
+    """PROBE002: the node of rank 0 did not join."""
     if nodes.lost_host is not None:
         yield Finding(
-            f"{nodes.lost_host} hosts the meeting and has gone, or says nothing and was stopped: expected its verdict",
+            f"{nodes.lost_host}, which hosts the check, stopped answering",
             (Evidence("nodes.lost_host", nodes.lost_host, "a verdict"),),
             where=Where(host=nodes.lost_host),
         )
@@ -47,20 +48,24 @@ def head_missing(nodes: Nodes) -> Iterator[Finding]:
 
 
 def late(nodes: Nodes) -> Iterator[Finding]:
-    """PROBE003: nodes that came long after most others."""
+    """PROBE003: nodes that joined long after most others."""
     waits = sorted(node.waited_seconds or 0.0 for node in nodes.nodes)
     if len(waits) < 2 or waits[-1] - waits[0] < LATE_SECONDS:
         return
     middle = waits[(len(waits) - 1) // 2]
-    found = [n for n in nodes.nodes if (n.waited_seconds or 0.0) - middle >= LATE_SECONDS]
-    if found:
+    late_nodes = [node for node in nodes.nodes if (node.waited_seconds or 0.0) - middle >= LATE_SECONDS]
+    if late_nodes:
         yield about(
-            found,
-            f"{named(found)} came {waits[-1] - waits[0]:.0f} s after the first",
+            late_nodes,
+            f"{named(late_nodes)} joined {waits[-1] - waits[0]:.0f} s after the first",
             "nodes.waited_seconds",
             f"{waits[-1]:.1f}",
             f"below {LATE_SECONDS:.0f}",
         )
+
+
+def _hosts(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.host for node in nodes[:MOST_NAMED]) + (", …" if len(nodes) > MOST_NAMED else "")
 
 
 def _unit(nodes: Nodes, count: int) -> str:
@@ -68,29 +73,28 @@ def _unit(nodes: Nodes, count: int) -> str:
 
 
 def _host(nodes: Nodes, numbers: Sequence[int]) -> str:
-    found = [nodes.missing_hosts.get(str(n)) for n in numbers]
-    known = [host for host in found if host]
+    known = [host for number in numbers if (host := nodes.missing_hosts.get(str(number)))]
     return f" ({', '.join(known[:8])})" if known else ""
 
 
 def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
-    """Who never came, who was there, and where they waited."""
+    """Who did not join, who did, and where they waited."""
     here = nodes.nodes
     first = here[nodes.hosted_by] if here else None
     where = f" at {first.master_addr}:{first.master_port}" if first is not None and first.master_addr else ""
     is_rank = nodes.form == Form.ENV
     cause = _cause(first) if len(here) == 1 and not nodes.may_be_one_machine else None
     one = numbers[0] if len(numbers) == 1 else None
-    went = [n for n in nodes.left if not numbers or (n.rank if is_rank else n.node_rank) in numbers]
-    also = f"; {named(went)} came and went away again" if went and one is None else ""
-    who, what = (named(went), "came and went away again,") if went and not also else (who, "never came")
+    left = [n for n in nodes.left if not numbers or (n.rank if is_rank else n.node_rank) in numbers]
+    also = f"; {named(left)} joined and left" if left and one is None else ""
+    who, what = (named(left), "joined and left") if left and not also else (who, "did not join")
     host = nodes.missing_hosts.get(str(one)) if one is not None else None
-    also = also if went or not numbers else "; not started, or told another address or port"
+    joined = f"{len(here)} of {nodes.expected} joined: {named(here) if is_rank else _hosts(here)}"
     return Finding(
-        f"{who} {what} within {nodes.waited_seconds:.0f} s{where}; here were {named(here)}, expected {nodes.expected}{also}",
+        f"{who} {what} within {nodes.waited_seconds:.0f} s{where} ({joined}){also}",
         (Evidence("nodes.missing", who, f"all {nodes.expected} of them"),),
         where=Where(
-            host=host or (went[0].host if len(went) == 1 else None),
+            host=host or (left[0].host if len(left) == 1 else None),
             node_rank=None if is_rank else one,
             rank=one if is_rank else None,
         ),
@@ -101,7 +105,7 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
 
 
 def _cause(node: Node | None) -> str | None:
-    """The rule that says why nobody could come to this node."""
+    """The rule that explains why no other node could reach this one."""
     if node is None or node.master_addr is None:
         return None
     if is_loopback(node.master_addr):

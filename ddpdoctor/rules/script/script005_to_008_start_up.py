@@ -225,6 +225,8 @@ def rank_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Fi
     for module in modules(script):
         start = start_of(module, launch)
         world = next((s.text for s in sets(module) if s.name == "WORLD_SIZE"), None)
+        if _is_alone_by_arguments(module):
+            continue  # SCRIPT008: nobody waits for anybody
         for setting in sets(module):
             if setting.name != "RANK" or setting.text is None or world == "1" or module.spawns or is_test(module):
                 continue
@@ -240,6 +242,13 @@ def rank_hard_coded(script: Script, launch: Launch | None = None) -> Iterator[Fi
                 label="all processes get this rank and wait",
                 edits=_of_launcher(module) if isinstance(setting.node, ast.stmt) else (),
             )
+
+
+def _is_alone_by_arguments(module: Module) -> bool:
+    """Whether every call that makes the group says world_size=1 itself: arguments win over the environment."""
+    calls = module.calls("dist.init_process_group")
+    worlds = [argument(call, None, "world_size") for call in calls]
+    return bool(calls) and all(x is not None and is_literal(module, x) and value(module, x) == 1 for x in worlds)
 
 
 @cause("SCRIPT008", "world-size-one-hard-coded", Severity.ERROR)

@@ -48,7 +48,11 @@ def collective_mismatch_detected() -> None:
     "SCRIPT052",
     "ddp-unused-parameters",
     Severity.ERROR,
-    signatures=(r"Expected to have finished reduction in the prior iteration", r"did not receive grad for rank \d+"),
+    signatures=(
+        r"Expected to have finished reduction in the prior iteration",
+        r"did not receive grad for rank \d+",
+        r"has parameters that were not used in producing the loss",
+    ),
 )
 def ddp_unused_parameters() -> None:
     """Some parameters of the model got no gradient.

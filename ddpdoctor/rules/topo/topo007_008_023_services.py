@@ -29,6 +29,7 @@ def _manager(topo: Topo, host: Host | None) -> FabricManager:
     "fabricmanager-inactive",
     Severity.ERROR,
     signatures=(r"system not yet initialized", r"cudaErrorSystemNotReady"),
+    explains=("GPU004", "TOPO010", "TOPO019", "TOPO020"),
 )
 def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
     """The fabric manager is not running on a machine with NVSwitches.
@@ -77,6 +78,7 @@ def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None
     "fabricmanager-version-mismatch",
     Severity.ERROR,
     signatures=(r"[Ff]abric [Mm]anager[^\n]*version[^\n]*(mismatch|don't match|does not match)",),
+    explains=("GPU004", "TOPO007", "TOPO010", "TOPO019", "TOPO020"),
 )
 def fabricmanager_version_mismatch(topo: Topo, gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:
     """The fabric manager and the driver have different versions.

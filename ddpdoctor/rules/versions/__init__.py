@@ -1,1 +1,1 @@
-"""VERSION: versions and builds of torch, CUDA, NCCL and the driver."""
+"""VERSION: versions and builds of torch, CUDA, NCCL, and the driver."""

@@ -1,4 +1,4 @@
-"""VERSION001: more than one NCCL."""
+"""VERSION001: more than one NCCL library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
 SWITCHES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-"""Ways of taking another library that somebody chose; a newer one may be on purpose."""
+"""Variables with which a user selects another library; a newer one may be intended."""
 
 
 @cause("VERSION001", "nccl-library-conflict", Severity.ERROR, signatures=(r"undefined symbol: nccl\w+",))
@@ -19,11 +19,23 @@ def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
 
     ## Why it matters
     An older library lacks functions that torch calls: `import torch` itself fails with `undefined symbol:
-    ncclCommRegister`, usually after an unrelated package was installed or a module loaded, while pip still lists the
-    right version as well.
+    ncclCommRegister`. This usually starts after an unrelated package was installed or a module was loaded, while
+    pip still lists the right version as well.
 
     ## Fix
-    Unset LD_PRELOAD or the folder in LD_LIBRARY_PATH, uninstall the other nvidia-nccl package, and reinstall torch's own.
+    Unset LD_PRELOAD or remove the folder from LD_LIBRARY_PATH, uninstall the other nvidia-nccl package, and
+    reinstall torch's own.
+
+    ## Example
+
+        ImportError: …/libtorch_cuda.so: undefined symbol: ncclCommRegister
+
+        # before
+        export LD_LIBRARY_PATH=/opt/nccl-2.16/lib
+        python -c "import torch"
+        # after
+        unset LD_LIBRARY_PATH
+        python -c "import torch"
     """
     if versions.torch_cuda is None:
         not_here("no torch with CUDA")
@@ -35,8 +47,8 @@ def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
     if loaded.source not in SWITCHES and not is_older:
         return
     yield Finding(
-        f"NCCL {loaded.version} would be loaded from {loaded.path} ({loaded.source}): expected {required}, as torch "
-        f"{versions.torch} was built for",
+        f"torch {versions.torch} needs NCCL {required}, but NCCL {loaded.version} would be loaded from {loaded.path}"
+        f" ({loaded.source})",
         (Evidence("versions.nccl_libraries[0].version", loaded.version, required),),
         fix_command=f"unset {loaded.source}" if loaded.source in SWITCHES else None,
         severity=None if is_older else Severity.NOTE,
@@ -44,8 +56,8 @@ def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
 
 
 def _own(versions: Versions) -> str | None:
-    """The version of the library that comes with torch, where no metadata pins one."""
-    return next((each.version for each in versions.nccl_libraries if _is_own(each)), None)
+    """The version of the library that torch brings, if no metadata pins one."""
+    return next((library.version for library in versions.nccl_libraries if _is_own(library)), None)
 
 
 def _is_own(library: NcclLibrary) -> bool:
@@ -53,14 +65,14 @@ def _is_own(library: NcclLibrary) -> bool:
 
 
 def _two_packages(versions: Versions) -> Iterator[Finding]:
-    """nvidia-nccl-cu11, -cu12 and -cu13 all write the same file: the last one installed has won."""
+    """nvidia-nccl-cu11, -cu12, and -cu13 all write the same file: the last one installed wins."""
     if len(versions.nccl_packages) < 2:
         return
-    own = next((each.version for each in versions.nccl_libraries if _is_own(each)), None)
+    own = next((library.version for library in versions.nccl_libraries if _is_own(library)), None)
     is_right = own is not None and own == versions.nccl_required
     names = " and ".join(f"{package.name} {package.version}" for package in versions.nccl_packages)
     yield Finding(
-        f"{names} are installed over each other: expected only the one of torch {versions.torch}",
+        f"{names} overwrite each other; torch {versions.torch} needs only one",
         (Evidence("versions.nccl_packages", names, f"one, for CUDA {versions.torch_cuda}"),),
         fix=f"Uninstall both, then reinstall the one for CUDA {versions.torch_cuda}.",
         severity=Severity.WARNING if is_right else None,

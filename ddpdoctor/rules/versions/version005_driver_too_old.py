@@ -1,4 +1,4 @@
-"""VERSION005: the driver's CUDA."""
+"""VERSION005: the CUDA version that the driver supports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,21 @@ def driver_too_old(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """The driver does not support the CUDA version that this torch was built with.
 
     ## Why it matters
-    `The NVIDIA driver on your system is too old (found version 11060)`: that number is the newest CUDA version the
-    driver supports, not its own. Within one major version CUDA builds run on older drivers; a newer major does not.
+    torch fails with `The NVIDIA driver on your system is too old (found version 11060)`; that number is the newest
+    CUDA version that the driver supports, not its own version. CUDA builds run on older drivers within one major
+    version, but not with a newer major version.
 
     ## Fix
-    Update the driver, or install the torch build for the driver's CUDA version.
+    Update the driver on that node, or install the torch build for the driver's CUDA version.
+
+    ## Example
+
+        RuntimeError: The NVIDIA driver on your system is too old (found version 11040).
+
+        # before: the driver supports CUDA 11.4
+        pip install torch
+        # after
+        pip install torch --index-url https://download.pytorch.org/whl/cu118
     """
     need_gpus(gpu)
     if versions.torch_cuda is None:
@@ -35,8 +45,8 @@ def driver_too_old(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     built = numbers(versions.torch_cuda)
     if not supported or not built or built[0] <= supported // 1000 or versions.libcuda_is_compat:
         return
-    seen = f"{supported // 1000}.{supported % 1000 // 10}"
+    newest = f"{supported // 1000}.{supported % 1000 // 10}"
     yield Finding(
-        f"driver {gpu.driver_version} supports CUDA {seen}: torch {versions.torch} needs CUDA {versions.torch_cuda}",
+        f"torch {versions.torch} needs CUDA {versions.torch_cuda}, but driver {gpu.driver_version} supports CUDA {newest}",
         (Evidence("gpu.driver_cuda", str(supported), f"at least {built[0]}000"),),
     )

@@ -30,21 +30,31 @@ def driver_library_mismatch(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
 
     ## Why it matters
     After an update of the driver's packages the old module stays loaded: `Driver/library version mismatch`, or CUDA
-    error 803. Jobs that run go on, new ones fail.
+    error 803. Running jobs continue, but new ones fail.
 
     ## Fix
-    Reboot the node, or stop everything on the GPUs and reload the nvidia modules; pin the driver's packages.
+    Reboot the node, or stop all processes on the GPUs and reload the nvidia modules; pin the driver's packages.
+
+    ## Example
+
+        Failed to initialize NVML: Driver/library version mismatch
+
+        # before: packages were updated, the old module is still loaded
+        nvidia-smi
+        # after, on that node
+        reboot
     """
     kernel, library = gpu.kernel_driver, versions.libcuda_version
     if gpu.nvml_error == "LIB_RM_VERSION_MISMATCH":
-        seen = f"the kernel module is {kernel}" if kernel else "NVML refuses the kernel module"
-        other = f", the libraries are {library}" if library and library != kernel else ""
+        module = f"the NVIDIA kernel module is {kernel}" if kernel else "NVML rejects the NVIDIA kernel module"
+        other = f", but the libraries are {library}" if library and library != kernel else ""
         evidence = Evidence("gpu.nvml_error", gpu.nvml_error, "none")
-        yield Finding(f"{seen}{other}: expected the same version of both", (evidence,), fix_command="reboot")
+        text = f"{module}{other}" if other or not kernel else f"{module}, but the libraries have another version"
+        yield Finding(text, (evidence,), fix_command="reboot")
         return
     if gpu.cuda_error == MISMATCH:
         yield Finding(
-            "cuInit answers 803 (unsupported driver combination): expected the same version of kernel module and libcuda",
+            "cuInit returns 803: kernel module and libcuda have different versions",
             (Evidence("gpu.cuda_error", str(MISMATCH), "0"),),
             fix_command="reboot",
         )
@@ -55,6 +65,6 @@ def driver_library_mismatch(gpu: Gpu, versions: Versions) -> Iterator[Finding]:
     if library is None or library == kernel or versions.libcuda_is_compat:
         return
     yield Finding(
-        f"{versions.libcuda_path} is of driver {library}, the kernel module of {kernel}: expected the same version",
+        f"the NVIDIA kernel module is {kernel}, but {versions.libcuda_path} is {library}",
         (Evidence("versions.libcuda_version", library, kernel),),
     )

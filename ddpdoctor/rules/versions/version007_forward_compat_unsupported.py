@@ -21,21 +21,29 @@ CONSUMER = ("GeForce", "TITAN")
     signatures=("forward compatibility was attempted on non supported HW",),
 )
 def forward_compat_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
-    """A CUDA compatibility library would be loaded where it cannot work.
+    """A CUDA compatibility library would be loaded on hardware or with a driver that it does not support.
 
     ## Why it matters
-    Images bring a newer libcuda.so.1 in a folder `compat`. It works on data-centre GPUs with a driver that is older than
-    itself; on a GeForce card CUDA stops with error 804, `forward compatibility was attempted on non supported HW`, and
-    with a newer driver with error 803.
+    Container images bring a newer libcuda.so.1 in a folder `compat`, which works only on data-center GPUs with a
+    driver older than itself. On a GeForce card CUDA stops with error 804, `forward compatibility was attempted on
+    non supported HW`, and with a newer driver with error 803.
 
     ## Fix
-    Take the compat folder out of LD_LIBRARY_PATH, or update the driver.
+    Remove the compat folder from LD_LIBRARY_PATH, or update the driver.
+
+    ## Example
+
+        CUDA error 804: forward compatibility was attempted on non supported HW
+
+        # before
+        export LD_LIBRARY_PATH=/usr/local/cuda/compat
+        # after
+        unset LD_LIBRARY_PATH
     """
     if gpu.cuda_error == UNSUPPORTED:
         yield Finding(
-            f"cuInit answers 804 (forward compatibility on hardware without it), "
-            f"through {versions.libcuda_path or 'libcuda.so.1'}: "
-            "expected the driver's own libcuda",
+            f"cuInit returns 804: this GPU does not support {versions.libcuda_path or 'libcuda.so.1'}"
+            " (forward compatibility)",
             (Evidence("gpu.cuda_error", str(UNSUPPORTED), "0"),),
         )
         return
@@ -44,12 +52,12 @@ def forward_compat_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding
     consumer = next((d.name for d in gpu.devices if d.name and any(word in d.name for word in CONSUMER)), None)
     library, kernel = versions.libcuda_version, gpu.kernel_driver or gpu.driver_version
     if consumer:
-        expected = f"the driver's own libcuda for a {consumer}"
+        problem, expected = f"does not support consumer GPUs ({consumer})", "the driver's own libcuda"
     elif library and kernel and numbers(library) < numbers(kernel):
-        expected = f"nothing older than the kernel module, {kernel}"
+        problem, expected = f"is older than the kernel module ({kernel})", f"{kernel} or later"
     else:
         return
     yield Finding(
-        f"{versions.libcuda_path} ({library or 'version unknown'}) would be loaded: expected {expected}",
+        f"{versions.libcuda_path} ({library or 'version unknown'}) {problem}",
         (Evidence("versions.libcuda_path", versions.libcuda_path or "", expected),),
     )

@@ -1,4 +1,4 @@
-"""VERSION008: GPU architectures of the build."""
+"""VERSION008: the GPU architectures of the torch build."""
 
 from __future__ import annotations
 
@@ -29,15 +29,24 @@ def gpu_arch_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """This torch build has no kernels for a GPU of this machine.
 
     ## Why it matters
-    `no kernel image is available for execution on the device`, or from NCCL `named symbol not found`; simple
-    operations may still work, so that the installation looks right.
+    torch fails with `no kernel image is available for execution on the device`, NCCL with `named symbol not found`.
+    Simple operations may still work, so the installation looks correct.
 
     ## Fix
-    Install the torch build whose architecture list has this GPU; Blackwell needs CUDA 12.8 or later.
+    Install a torch build whose architecture list includes this GPU; Blackwell needs CUDA 12.8 or later.
+
+    ## Example
+
+        RuntimeError: CUDA error: no kernel image is available for execution on the device
+
+        # before, with an RTX 5090 (sm_120)
+        pip install torch==2.6.0
+        # after
+        pip install torch==2.7.0 --index-url https://download.pytorch.org/whl/cu128
 
     ## Source
-    CUDA: a kernel for sm_XY runs on GPUs of the same major version with a minor of Y or more; PTX (compute_XY) on all
-    later ones. torch.cuda.get_arch_list() prints the list.
+    CUDA: a kernel for sm_XY runs on GPUs of the same major version with a minor of Y or more; PTX (compute_XY) on
+    all later ones. torch.cuda.get_arch_list() prints the list.
     """
     need_gpus(gpu)
     if versions.torch_cuda is None:
@@ -47,8 +56,8 @@ def gpu_arch_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
             continue
         built = " ".join(versions.torch_archs) or f"CUDA {versions.torch_cuda}"
         yield Finding(
-            f"GPU {device.index} ({device.name}) has compute capability {device.compute_capability}: "
-            f"torch {versions.torch} was built for {built}",
+            f"torch {versions.torch} has no kernels for GPU {device.index} ({device.name},"
+            f" compute capability {device.compute_capability})",
             (Evidence("versions.torch_archs", built, f"sm_{device.compute_capability.replace('.', '')}"),),
             where=Where(gpu=device.index),
         )

@@ -1,4 +1,4 @@
-"""VERSION009: a CPU build beside GPUs."""
+"""VERSION009: a CPU build of torch on a machine with GPUs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,30 @@ def torch_without_cuda(versions: Versions, gpu: Gpu, environ: Environ) -> Iterat
     """torch is a build without CUDA on a machine with NVIDIA GPUs.
 
     ## Why it matters
-    `Torch not compiled with CUDA enabled`, or a job that trains on the CPU without a word. The package index or the
-    solver chose the CPU build.
+    The job fails with `Torch not compiled with CUDA enabled`, or silently trains on the CPU. The package index or
+    the solver chose the CPU build.
 
     ## Fix
-    Uninstall torch and install the build for the CUDA version of the driver.
+    Uninstall torch on that node and install the build for the CUDA version of the driver.
+
+    ## Example
+
+        AssertionError: Torch not compiled with CUDA enabled
+
+        # before
+        pip install torch --index-url https://download.pytorch.org/whl/cpu
+        # after
+        pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128
     """
     need_gpus(gpu)
     if versions.torch is None:
-        not_here("no torch is installed")
+        not_here("no torch")
     if versions.build != "CPU":
         return
     hidden = (environ.get("CUDA_VISIBLE_DEVICES") or "0").strip() == "-1" or environ.get("CUDA_VISIBLE_DEVICES") == ""
     name = gpu.devices[0].name or "GPU"
     yield Finding(
-        f"torch {versions.torch} is built without CUDA beside {len(gpu.devices)} x {name}: expected a CUDA build",
+        f"torch {versions.torch} is built without CUDA, but this node has {len(gpu.devices)} x {name}",
         (Evidence("versions.torch_cuda", "none", "a CUDA version"),),
         fix_command=f"{versions.python_path or 'python'} -m pip install --force-reinstall torch",
         severity=Severity.NOTE if hidden else None,

@@ -15,18 +15,27 @@ def torch_shadowed(versions: Versions) -> Iterator[Finding]:
     """Two versions of torch are installed for this Python, and one hides the other.
 
     ## Why it matters
-    The user's own site-packages or PYTHONPATH come before the environment: `pip list` shows one version and the ranks
-    import another, perhaps on some nodes only.
+    The user's own site-packages or PYTHONPATH come before the environment. `pip list` shows one version and the
+    ranks import another, perhaps on some nodes only.
 
     ## Fix
-    Uninstall one of them; PYTHONNOUSERSITE=1 leaves the user's own packages out.
+    Uninstall one of them; PYTHONNOUSERSITE=1 makes Python ignore the user's own packages.
+
+    ## Example
+
+        torch 2.1.0 in ~/.local/lib/python3.11/site-packages hides torch 2.5.1 in /opt/env/lib/python3.11/site-packages
+
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        PYTHONNOUSERSITE=1 torchrun --nproc-per-node 8 train.py
     """
     if not versions.torches:
-        not_here("no torch is installed")
+        not_here("no torch")
     first, *others = versions.torches
-    hidden = next((each for each in others if each.version != first.version), None)
+    hidden = next((other for other in others if other.version != first.version), None)
     if hidden is not None:
         yield Finding(
-            f"torch {first.version} in {first.path} hides torch {hidden.version} in {hidden.path}: expected one torch",
+            f"torch {first.version} in {first.path} hides torch {hidden.version} in {hidden.path}",
             (Evidence("versions.torches", f"{first.version} before {hidden.version}", "one"),),
         )

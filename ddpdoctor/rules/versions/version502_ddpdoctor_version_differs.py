@@ -1,4 +1,4 @@
-"""VERSION502: nodes whose ddpdoctor speaks another protocol."""
+"""VERSION502: nodes whose versions of ddpdoctor use different protocols."""
 
 from __future__ import annotations
 
@@ -12,21 +12,30 @@ from ddpdoctor.rules.node_findings import named
 
 @cause("VERSION502", "ddpdoctor-version-differs", Severity.ERROR)
 def ddpdoctor_version_differs(nodes: Nodes) -> Iterator[Finding]:
-    """The nodes run versions of ddpdoctor that do not understand each other.
+    """The nodes run versions of ddpdoctor that are not compatible.
 
     ## Why it matters
-    They cannot meet, so nothing that only several nodes know was looked at. It also shows that the nodes do not run the same
-    environment, or the same image: the job's own packages may differ as well.
+    They cannot join one check, so nothing that needs several nodes was examined. The nodes also use different
+    environments or images, so the job's own packages may differ as well.
 
     ## Fix
-    Start the job from one environment or image on all nodes; `ddpdoctor --version` on each of them shows which one is old.
+    Start the job from one environment or image on all nodes; run `ddpdoctor --version` on each of them to find the
+    old one.
+
+    ## Example
+
+        node1 and node 0 (node0) run incompatible versions of ddpdoctor
+
+        # before, on node1
+        ddpdoctor --version          # an older version
+        # after, on every node
+        pip install -U ddpdoctor
     """
-    others = [each for each in nodes.strangers if each.protocol is not None]
+    others = [stranger for stranger in nodes.strangers if stranger.protocol is not None]
     if others:
-        hosts = list(dict.fromkeys(each.host for each in others))
+        hosts = list(dict.fromkeys(stranger.host for stranger in others))
         yield Finding(
-            f"another version of ddpdoctor runs on {', '.join(hosts[:6])} than on {named(nodes.nodes)}: expected the same on"
-            " every node",
-            tuple(Evidence(f"nodes.strangers[{each.host}].protocol", str(each.protocol)) for each in others),
+            f"{', '.join(hosts[:6])} and {named(nodes.nodes)} run incompatible versions of ddpdoctor",
+            tuple(Evidence(f"nodes.strangers[{other.host}].protocol", str(other.protocol)) for other in others),
             where=Where(peer=hosts[0] if len(hosts) == 1 else None),
         )

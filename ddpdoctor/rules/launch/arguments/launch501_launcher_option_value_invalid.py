@@ -41,7 +41,10 @@ NOT_LEFT_OUT = ("node_rank", "machine_rank")
     Severity.ERROR,
     yields_to=("ENV015", "LAUNCH013", "LAUNCH020"),
     signatures=(
-        r"error: argument --[\w/-]+: (invalid (int|float) value|invalid choice|expected one argument)",
+        r"(?:torchrun|accelerate|deepspeed|launch\.py)\b[^\n]{0,60}: error: argument --[\w/-]+: "
+        r"(invalid (int|float) value|invalid choice|expected one argument)",
+        r"\brun\.py: error: argument --(nproc|nnodes|node|rdzv|max|monitor|start|role|log|tee|master|local)[\w/-]*: "
+        r"(invalid (int|float) value|invalid choice|expected one argument)",
         r"error: argument \S*--\w[\w/-]*: ignored explicit argument '",
         r"max_restarts must be >= 0",
     ),

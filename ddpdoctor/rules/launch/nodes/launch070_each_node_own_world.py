@@ -12,10 +12,10 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.launch.task_counts import scheduled_nodes
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import agents, correcting, point, remove, spelled
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0
-from ddpdoctor.rules.launch.scheduler.counting import scheduled_nodes
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine

@@ -10,9 +10,9 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word, escape
 from ddpdoctor.findings import Finding
+from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import FIRST_HOST
-from ddpdoctor.rules.launch.scheduler.counting import nodes
 
 __all__ = ["own_masters"]
 

@@ -12,6 +12,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word
+from ddpdoctor.facts.startup import LookupKind, LookupResult, Startup
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import before, point, remove, replace_word, shown
@@ -53,7 +54,7 @@ def _flag(layer: Layer, dest: str) -> Word | None:
         r"finding module specification for '",
     ),
 )
-def script_not_found(launch: Launch) -> Iterator[Finding]:
+def script_not_found(launch: Launch, startup: Startup | None = None) -> Iterator[Finding]:
     """The script does not exist where the launcher looks for it.
 
     ## Why it matters
@@ -82,6 +83,28 @@ def script_not_found(launch: Launch) -> Iterator[Finding]:
             "an existing file",
             edits,
         )
+    if startup is not None:
+        yield from _missing_modules(launch, startup)
+
+
+def _missing_modules(launch: Launch, startup: Startup) -> Iterator[Finding]:
+    """Modules after -m that the interpreter of the line does not find; a launcher's own package is LAUNCH522's."""
+    line = launch.lines[0]
+    for each in startup.lookups:
+        if each.kind is not LookupKind.MODULE or each.result is not LookupResult.MISSING:
+            continue
+        word = next((word for word in line.argv if word.text == each.name), None)
+        if word is None or each.missing in ("torch", "accelerate", "deepspeed"):
+            continue
+        hint = f"; did you mean `{each.similar}`?" if each.similar else ""
+        edits = None if each.similar is None else [replace_word(word, each.similar)]
+        text = f"{each.place} finds no module `{each.missing}`{hint}"
+        severity = None if each.is_local else Severity.WARNING
+        found = point(launch, line, word, text, each.similar or "an existing module", edits, severity=severity)
+        label = f"did you mean {each.similar}?" if each.similar else "no such module"
+        why = f"Every rank ends with `No module named {each.missing}`, exit code 1."
+        fix = "Correct the name, or start the line in the folder that holds the module (or add that folder to PYTHONPATH)."
+        yield replace(found.if_certain(each.is_local), label=label, why=why, fix=fix)
 
 
 def _is_python(layer: Layer, script: Word) -> bool:

@@ -161,6 +161,7 @@ def no_python_without_use_env(launch: Launch) -> Iterator[Finding]:
     signatures=(
         r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
         r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
+        r"_get_env_or_raise\([\"'](RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)[\"']\)|raise _env_error\(",
     ),
 )
 def launched_without_launcher(launch: Launch) -> Iterator[Finding]:
@@ -312,9 +313,9 @@ def no_launcher(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_under_scheduler
     from ddpdoctor.rules.log.signatures import finding_of
-    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET
+    from ddpdoctor.rules.log.world_sizes import CUT_NOT_SET, NO_KEY, NOT_SET
 
-    lines = matching_lines(log, NOT_SET + NO_KEY)
+    lines = matching_lines(log, NOT_SET + NO_KEY) or matching_lines(log, CUT_NOT_SET)
     if lines and not is_under_scheduler(log):
         title = "A script that reads env:// was started without a launcher"
         yield finding_of(log, lines, title, blames_speaker=False)

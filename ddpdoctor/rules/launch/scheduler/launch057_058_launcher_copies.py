@@ -14,9 +14,9 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.task_counts import TASKS, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import after, point, revalue
-from ddpdoctor.rules.launch.scheduler.counting import TASKS, nodes, number, option, tasks, tasks_per_node
+from ddpdoctor.rules.launch.pointing import after, point, remove, revalue
 from ddpdoctor.rules.node_findings import only_met
 
 if TYPE_CHECKING:
@@ -41,10 +41,46 @@ def nested_launchers(launch: Launch) -> Iterator[Finding]:
         if len(starters) < 2:
             continue
         outer, inner = starters[-2], starters[-1]
-        own = [w for w in outer.own if w.start < inner.program.start]
-        edits = [SpanEdit(own[0].start, inner.program.start, "")] if own else None
+        edits = _one_launcher(line, outer, inner)
         text = f"{outer.name} starts {inner.name}, which forms a job of its own in every process: expected one launcher"
         yield point(launch, line, outer.program, text, "one launcher", edits)
+
+
+COUNTS = {
+    LauncherKind.TORCHRUN: ("nproc_per_node", "--nproc-per-node={}"),
+    LauncherKind.LEGACY: ("nproc_per_node", "--nproc_per_node={}"),
+    LauncherKind.ACCELERATE: ("num_processes", "--num_processes {}"),
+    LauncherKind.DEEPSPEED: ("num_gpus", "--num_gpus {}"),
+}
+"""The option with the processes of one node, and how it is written; accelerate counts those of all machines."""
+MACHINES = ("nnodes", "num_machines", "num_nodes", "hostfile")
+
+
+def _one_launcher(line: LaunchLine, outer: Layer, inner: Layer) -> list[SpanEdit] | None:
+    """The line with one launcher and as many processes as were meant; None where that takes more than leaving one out."""
+    own = [w for w in outer.own if w.start < inner.program.start]
+    if not own:
+        return None
+    without_outer = SpanEdit(own[0].start, inner.program.start, "")
+    is_multinode = any(outer.given(dest) for dest in MACHINES)
+    count, written = COUNTS[inner.launcher]
+    if inner.given(count) is not None and not is_multinode:
+        return [without_outer]
+    if not inner.reading.given and outer.given("no_python") is None and outer.given("module") is None:
+        return list(remove(line, *inner.own))
+    processes = outer.value(COUNTS[outer.launcher][0])
+    if is_multinode:
+        return None
+    if processes is None:
+        return [without_outer]
+    if not is_known(processes):
+        return None
+    return [without_outer, after(inner.own[_last_of_name(inner)], written.format(processes))]
+
+
+def _last_of_name(layer: Layer) -> int:
+    """The index of the last word of a launcher's name: `accelerate launch` has two."""
+    return 1 if layer.launcher is LauncherKind.ACCELERATE and [w.text for w in layer.own[1:2]] == ["launch"] else 0
 
 
 @cause("LAUNCH058", "launcher-per-task", Severity.ERROR)

@@ -10,16 +10,16 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Finding, Severity, Speaker
+from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
-from ddpdoctor.rules.launch.scheduler.counting import nodes
 
 __all__ = ["EARLY"]
 
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
 
 
-@cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR)
+@cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR, explains=("LAUNCH036",))
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
     """The node rank is expanded by the shell of the batch script and is 0 on every node.
 

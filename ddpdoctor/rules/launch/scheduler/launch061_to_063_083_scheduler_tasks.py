@@ -11,9 +11,9 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.task_counts import NODES, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, point, remove, replace_word, shown
-from ddpdoctor.rules.launch.scheduler.counting import NODES, nodes, number, option, tasks, tasks_per_node
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -188,8 +188,8 @@ def tasks_without_variables(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_under_scheduler
     from ddpdoctor.rules.log.signatures import finding_of
-    from ddpdoctor.rules.log.world_sizes import NO_KEY, NOT_SET
+    from ddpdoctor.rules.log.world_sizes import CUT_NOT_SET, NO_KEY, NOT_SET
 
-    lines = matching_lines(log, NOT_SET + NO_KEY)
+    lines = matching_lines(log, NOT_SET + NO_KEY) or matching_lines(log, CUT_NOT_SET)
     if lines and is_under_scheduler(log):
         yield finding_of(log, lines, "srun or mpirun started tasks without torch's variables", blames_speaker=False)

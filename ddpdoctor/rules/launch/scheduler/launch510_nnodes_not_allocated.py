@@ -9,9 +9,9 @@ from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.launch.task_counts import NODES, number, option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
-from ddpdoctor.rules.launch.scheduler.counting import NODES, number, option
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
 
 __all__ = ["is_one_of_several"]

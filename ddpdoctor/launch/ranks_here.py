@@ -6,7 +6,7 @@ import re
 
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import LaunchLine
-from ddpdoctor.rules.launch.scheduler.counting import nodes, tasks, tasks_per_node
+from ddpdoctor.launch.task_counts import nodes, tasks, tasks_per_node
 
 __all__ = ["ranks_here"]
 

@@ -1,0 +1,61 @@
+"""Judging what a job file starts on an imagined cluster: all launchers of a job against each other, with their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ddpdoctor.app.lint_lines import environ_of
+from ddpdoctor.collectors.launch_files import LaunchFiles
+from ddpdoctor.engine import Outcome, judge
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Finding, Severity, Where
+from ddpdoctor.launch.evaluator.jobs import ImaginedJob
+from ddpdoctor.rules import Rule
+
+__all__ = ["imagined_outcomes"]
+
+
+def imagined_outcomes(
+    files: LaunchFiles, facts: Facts, rules: Iterable[Rule], known: Iterable[Finding]
+) -> Iterator[Outcome]:
+    """What the rules say of the jobs on several hosts that the files start.
+
+    Args:
+        known: findings of the launch lines as they are written: what these say or explain of a file is not repeated.
+    """
+    rules = tuple(rules)
+    explains = {rule.code: rule.explains for rule in rules}
+    codes = {(finding.code, finding.where.file) for finding in known}
+    codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
+    for path, jobs in files.jobs.items():
+        for job in jobs:
+            if not _is_compared(job):
+                continue
+            outcome = _judged(job, facts, rules)
+            outcome.findings = [
+                finding
+                for finding in (_placed(finding, job, path) for finding in outcome.findings)
+                if (finding.code, path) not in codes and finding.worst is not Severity.NOTE
+            ]
+            codes |= {(finding.code, path) for finding in outcome.findings}
+            yield Outcome(findings=outcome.findings, crashed=outcome.crashed)
+
+
+def _is_compared(job: ImaginedJob) -> bool:
+    """Whether it certainly runs on several hosts: what differs between them is what the lines alone do not show."""
+    return job.is_certain and len({member.place.host for member in job.launched}) > 1
+
+
+def _judged(job: ImaginedJob, facts: Facts, rules: tuple[Rule, ...]) -> Outcome:
+    return judge(replace(facts, launch=job.launch, job=job.job, environ=environ_of(job.launch)), rules)
+
+
+def _placed(finding: Finding, job: ImaginedJob, path: str) -> Finding:
+    """The finding in the file, without a corrected line: the words of an imagined line are not those of the file."""
+    where = finding.where
+    if where.file is None or where.line is None:
+        first = job.launch.lines[0].place(0)
+        where = replace(where, file=path, line=first[0], column=first[1])
+    where = Where(file=where.file, line=where.line, column=where.column, rank=where.rank)
+    return replace(finding, where=where, fix_command=None, fix_commands=(), line_edits=())

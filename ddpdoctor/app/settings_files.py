@@ -1,0 +1,47 @@
+"""The files with settings: the pyproject.toml files at and above the working directory, and the site-wide file.
+
+Standard library's smallest part only: `ddpdoctor check` asks for them before it imports anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+__all__ = ["SITE_FILE", "SITE_VARIABLE", "project_files", "read_bytes", "site_file"]
+
+SITE_FILE = "/etc/ddpdoctor.toml"
+SITE_VARIABLE = "DDPDOCTOR_SITE_CONFIG"
+"""Another path of the site-wide file; empty for none."""
+
+
+def project_files() -> list[str]:
+    """The pyproject.toml files that speak of ddpdoctor, the nearest first."""
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:  # the working directory was removed
+        return []
+    found = []
+    while True:
+        path = os.path.join(folder, "pyproject.toml")
+        if os.path.isfile(path) and b"ddpdoctor" in read_bytes(path):
+            found.append(path)
+        above = os.path.dirname(folder)
+        if above == folder:
+            return found
+        folder = above
+
+
+def site_file(environ: Mapping[str, str]) -> str | None:
+    """The site-wide file, None without one."""
+    path = environ.get(SITE_VARIABLE, SITE_FILE)
+    return path if path and os.path.isfile(path) else None
+
+
+def read_bytes(path: str) -> bytes:
+    """What a file holds; nothing where it may not be read: it is not meant for this user."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,67 @@
+"""`lint -`: standard input as a file whose name says what its text is: Python, a notebook, a manifest or a shell script."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ddpdoctor.app.request import UsageError
+from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.findings import Finding, Report
+from ddpdoctor.launch.source_kind import suffix_of
+
+__all__ = ["STANDARD_INPUT", "on_disk"]
+
+STANDARD_INPUT = "-"
+MOST_BYTES = 16 << 20
+
+Original = Callable[[Report], Report]
+
+
+@contextlib.contextmanager
+def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], Original]]:
+    """The paths, `-` as a temporary file; and what gives a report its own name again.
+
+    Raises:
+        UsageError: standard input is a terminal, or is named twice.
+    """
+    given = list(dict.fromkeys(paths))
+    if STANDARD_INPUT not in given:
+        yield given, lambda report: report
+        return
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("-: standard input is a terminal; expected a file or a pipe: ddpdoctor lint - < train.sh")
+    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as folder:
+        name = os.path.join(folder, f"standard_input{suffix_of(data)}")
+        with open(name, "wb") as file:
+            file.write(data)
+        yield [name if path == STANDARD_INPUT else path for path in given], lambda report: _renamed(report, name)
+
+
+def _renamed(report: Report, name: str) -> Report:
+    """The report with `-` in place of the temporary file."""
+    return replace(
+        report,
+        findings=tuple(_finding(each, name) for each in report.findings),
+        inputs=tuple(_input(each, name) for each in report.inputs),
+        failures=tuple(each.replace(name, STANDARD_INPUT) for each in report.failures),
+    )
+
+
+def _input(each: ExaminedInput, name: str) -> ExaminedInput:
+    return replace(each, path=STANDARD_INPUT) if each.path == name else each
+
+
+def _finding(each: Finding, name: str) -> Finding:
+    where = replace(each.where, file=STANDARD_INPUT) if each.where.file == name else each.where
+    return replace(
+        each,
+        where=where,
+        evidence=tuple(replace(seen, path=seen.path.replace(name, STANDARD_INPUT)) for seen in each.evidence),
+        edits=tuple(replace(edit, file=STANDARD_INPUT) if edit.file == name else edit for edit in each.edits),
+    )

@@ -1,0 +1,141 @@
+"""The imagined cluster that a job file gets: its hosts, its GPUs, and the variables that the scheduler sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.launch.evaluator.tools import host_names
+from ddpdoctor.launch.evaluator.values import NODE, TASK, Value
+
+__all__ = ["MOST_NODES", "Allocation", "allocation_of", "host_list", "number_of", "option"]
+
+MOST_NODES = 128
+"""Hosts that are imagined: more would show nothing new."""
+JOB_ID = "4711"
+_GRES = re.compile(r"(?:^|,)gpu(?::[A-Za-z][\w.-]*)?(?::(\d{1,3}))?(?=$|,|\()")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a batch job is given. None: the file does not say it.
+
+    `hosts` are the names of its nodes, `tasks` and `tasks_per_node` what `srun` starts without options of its own.
+    """
+
+    hosts: tuple[str, ...] = ("node-0",)
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    is_array: bool = False
+    is_slurm: bool = False
+    nodes_are_known: bool = True
+
+    @property
+    def tasks_by_default(self) -> int:
+        """How many tasks `srun` starts where its line does not say it."""
+        if self.tasks is not None:
+            return self.tasks
+        return len(self.hosts) * (self.tasks_per_node or 1)
+
+    def environ(self) -> dict[str, Value]:
+        """The variables of the batch step, which runs on the first node."""
+        if not self.is_slurm:
+            return {}
+        count = str(len(self.hosts)) if self.nodes_are_known else "\0"
+        fixed = {
+            "SLURM_JOB_ID": JOB_ID,
+            "SLURM_JOBID": JOB_ID,
+            "SLURM_NNODES": count,
+            "SLURM_JOB_NUM_NODES": count,
+            "SLURM_JOB_NODELIST": host_list(self.hosts),
+            "SLURM_NODELIST": host_list(self.hosts),
+            "SLURM_SUBMIT_DIR": "\0",
+            "SLURM_JOB_NAME": "\0",
+        }
+        if self.tasks is not None or self.tasks_per_node is not None:
+            fixed["SLURM_NTASKS"] = fixed["SLURM_NPROCS"] = str(self.tasks_by_default)
+        if self.tasks_per_node is not None:
+            fixed["SLURM_NTASKS_PER_NODE"] = str(self.tasks_per_node)
+        if self.gpus_per_node is not None:
+            fixed["SLURM_GPUS_ON_NODE"] = str(self.gpus_per_node)
+            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(self.gpus_per_node)))
+        if self.cpus_per_task is not None:
+            fixed["SLURM_CPUS_PER_TASK"] = str(self.cpus_per_task)
+        per_node = self.tasks_by_default // len(self.hosts) if len(self.hosts) else 1
+        fixed["SLURM_TASKS_PER_NODE"] = f"{per_node}(x{len(self.hosts)})" if len(self.hosts) > 1 else str(per_node)
+        varying = dict.fromkeys(
+            ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), Value("0", varies=frozenset((TASK,)))
+        )
+        varying["SLURMD_NODENAME"] = Value(self.hosts[0], varies=frozenset((NODE,)))
+        if self.is_array:
+            varying |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_JOB_ID"), Value("1"))
+        return {**{name: Value(text) for name, text in fixed.items()}, **varying}
+
+
+def option(layer: Layer, *flags: str) -> str | None:
+    """The last value of an option of Slurm, by its spellings."""
+    return next((given.value for given in reversed(layer.reading.given) if given.flag in flags), None)
+
+
+def number_of(text: str | None) -> int | None:
+    """A count: `2`, and of `2-4` the most."""
+    match = re.fullmatch(r"(?:\d{1,6}-)?(\d{1,6})", text or "")
+    return int(match[1]) if match else None
+
+
+def gpus_of(layer: Layer) -> int | None:
+    """GPUs per node, as --gres, --gpus-per-node or --gpus-per-task say."""
+    per_node = option(layer, "--gpus-per-node")
+    if per_node is not None:
+        return number_of(per_node.rpartition(":")[2])
+    gres = _GRES.search(option(layer, "--gres") or "")
+    return int(gres[1] or 1) if gres else None
+
+
+def allocation_of(batch: Layer | None, environ: Mapping[str, str]) -> Allocation:
+    """The allocation that `#SBATCH` lines ask for; one host without them."""
+    if batch is None:
+        return Allocation()
+    named = option(batch, "-w", "--nodelist")
+    names = host_names(named) if named else None
+    nodes = number_of(option(batch, "-N", "--nodes"))
+    tasks = number_of(option(batch, "-n", "--ntasks"))
+    per_node = number_of(option(batch, "--ntasks-per-node"))
+    if nodes is None and tasks is not None and per_node:
+        nodes = -(-tasks // per_node)
+    count = min(nodes or len(names or ()) or 1, MOST_NODES)
+    hosts = tuple(names) if names and len(names) == count else tuple(f"node-{at}" for at in range(count))
+    gpus = gpus_of(batch)
+    total = number_of((option(batch, "-G", "--gpus") or "").rpartition(":")[2])
+    if gpus is None and total is not None and total % count == 0:
+        gpus = total // count
+    per_task = number_of((option(batch, "--gpus-per-task") or "").rpartition(":")[2])
+    if gpus is None and per_task is not None and per_node is not None:
+        gpus = per_task * per_node
+    return Allocation(
+        hosts=hosts,
+        tasks=tasks,
+        tasks_per_node=per_node,
+        gpus_per_node=gpus,
+        cpus_per_task=number_of(option(batch, "-c", "--cpus-per-task")),
+        is_array=option(batch, "-a", "--array") is not None,
+        is_slurm=True,
+        nodes_are_known=nodes is not None or names is not None or tasks is None or tasks == 1,
+    )
+
+
+def host_list(hosts: tuple[str, ...]) -> str:
+    """`node-[0-3]`, as Slurm writes the names of several hosts."""
+    numbered = [re.fullmatch(r"(.*?)(\d+)", host) for host in hosts]
+    if len(hosts) > 1 and all(numbered):
+        prefixes = {match[1] for match in numbered if match}
+        numbers = [int(match[2]) for match in numbered if match]
+        widths = {len(match[2]) for match in numbered if match}
+        if len(prefixes) == 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(widths) == 1:
+            width = widths.pop()
+            return f"{prefixes.pop()}[{numbers[0]:0{width}d}-{numbers[-1]:0{width}d}]"
+    return ",".join(hosts)

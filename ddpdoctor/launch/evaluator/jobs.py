@@ -1,0 +1,151 @@
+"""The jobs that a job file starts, for rules that compare nodes and ranks; and its processes as a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ddpdoctor.facts.job import Job, Process
+from ddpdoctor.facts.launch.layer import starts_ranks
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN, Mark
+from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
+from ddpdoctor.launch.jobs import job_of_launch
+from ddpdoctor.launch.line import line_of
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+
+__all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job"]
+
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class ImaginedJob:
+    """What one statement of a job file, or one loop of background statements, starts on all hosts.
+
+    `launch` has one line per launcher, each with its node, so that rules compare them; `launched` are the same in order.
+    """
+
+    launch: Launch
+    job: Job
+    launched: tuple[Launched, ...]
+    is_certain: bool
+
+
+def jobs_of_run(
+    run: ImaginedRun, launch: Launch, file: str, text: str, version: Version, files: FileLookup = NO_FILES
+) -> tuple[ImaginedJob, ...]:
+    """The jobs of a run, in the order of the file."""
+    rows = [0, *(found.end() for found in re.finditer("\n", text))]
+    jobs = []
+    for members in _groups(run.launched):
+        lines = tuple(
+            _line(member, node, file, rows, version, files, is_one_of_many=len(members) > 1)
+            for node, member in enumerate(members)
+        )
+        of_job = replace(launch, lines=lines)
+        job = job_of_launch(of_job)
+        if not job.agents:
+            job = replace(job, processes=tuple(_ranks(members)))
+        jobs.append(ImaginedJob(of_job, job, tuple(members), all(member.is_certain for member in members)))
+    return tuple(jobs)
+
+
+def _groups(launched: Sequence[Launched]) -> Iterator[list[Launched]]:
+    """What belongs to one job: one statement on all hosts, or statements of one script that run at the same time."""
+    groups: dict[tuple[object, ...], list[Launched]] = {}
+    for each in launched:
+        is_alone = not each.is_background
+        key = (each.group,) if is_alone else ("background", each.origin, _script(each))
+        groups.setdefault(key, []).append(each)
+    yield from groups.values()
+
+
+def _script(each: Launched) -> str:
+    script = each.layer.reading.script
+    return "" if script is None else script.text
+
+
+def _line(
+    member: Launched,
+    node: int,
+    file: str,
+    rows: Sequence[int],
+    version: Version,
+    files: FileLookup,
+    *,
+    is_one_of_many: bool,
+) -> LaunchLine:
+    """A launcher on one host as a launch line whose words point into the file."""
+    source = " ".join(word.raw for word in member.words)
+    environ = {name: value.text for name, value in member.environ.items()}
+    line = line_of(
+        source,
+        member.words,
+        environ,
+        version,
+        member.folder,
+        node=node if is_one_of_many else None,
+        file=file,
+        is_background=member.is_background,
+        files=files,
+    )
+    return replace(line, host=member.place.host, marks=tuple(_marks(member, file, rows)))
+
+
+def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:
+    """Where each word was written; a word of unknown origin stands where its command does."""
+    from bisect import bisect_right
+
+    for word, value in zip(member.words, member.argv, strict=True):
+        origin = next((o for o in value.origins if o.file == file), member.origin)
+        row = bisect_right(rows, origin.start) - 1
+        yield Mark(row + 1, origin.start - rows[row] + 1, word.start)
+
+
+def _ranks(members: Sequence[Launched]) -> Iterator[Process]:
+    """Processes that srun or mpirun starts without torchrun: each is a rank, by the variables that it reads."""
+    for member in members:
+        if starts_ranks(member.layer.launcher):
+            continue
+        yield Process(
+            node=member.place.node,
+            host=member.place.host,
+            rank=_number(member, _RANK),
+            local_rank=_number(member, _LOCAL),
+            world_size=_number(member, _WORLD),
+            argv=tuple(value.text for value in member.argv),
+            environ={name: value.text for name, value in member.environ.items()},
+            cwd=member.folder,
+            started_by=member.place.via[-1] if member.place.via else "shell",
+            evidence=f"launch.lines[{member.place.task}]",
+        )
+
+
+def _number(member: Launched, names: Sequence[str]) -> int | None:
+    """What the variables of torch say, else those of the launcher that started the process."""
+    is_of_mpi = member.place.via[-1:] == ("mpirun",)
+    ordered = sorted(names, key=lambda name: name.startswith("SLURM") and is_of_mpi)
+    text = next((member.environ[name].text for name in ordered if name in member.environ), "")
+    return int(text) if re.fullmatch(r"\d{1,6}", text) else None
+
+
+def processes_of_job(job: ImaginedJob) -> tuple[Process, ...]:
+    """The ranks of a job; where a launcher's number of ranks is unknown, one entry for the launcher."""
+    if job.job.processes:
+        return job.job.processes
+    return tuple(
+        Process(
+            node=member.place.node,
+            host=member.place.host,
+            argv=tuple(value.text.replace(UNKNOWN, "?") for value in member.argv),
+            environ={name: value.text for name, value in member.environ.items()},
+            cwd=member.folder,
+            started_by=member.layer.launcher.value,
+        )
+        for member in job.launched
+    )

@@ -1,0 +1,473 @@
+"""What a job file starts: every program on every imagined host, through srun, mpirun, ssh, shells and wrappers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
+from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
+from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, allocation_of, gpus_of, number_of, option
+from ddpdoctor.launch.evaluator.machine import ImaginedMachine
+from ddpdoctor.launch.evaluator.shell import Budget, Shell, StartedCommand
+from ddpdoctor.launch.evaluator.tools import host_names
+from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
+from ddpdoctor.launch.layers import parse_layers
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.launch.program_names import SHELLS
+from ddpdoctor.launch.sbatch import batch_layer
+
+__all__ = ["ImaginedRun", "Launched", "run_job_file"]
+
+MOST_LAUNCHED = 2_048
+"""Programs on imagined hosts that are kept."""
+MOST_TASKS = 1_024
+DEEPEST = 8
+"""Launchers within launchers."""
+
+_LEAVES = (
+    LauncherKind.TORCHRUN,
+    LauncherKind.LEGACY,
+    LauncherKind.ACCELERATE,
+    LauncherKind.DEEPSPEED,
+    LauncherKind.PYTHON,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The process that a command runs in: its host, its task, its environment."""
+
+    host: str
+    node: int
+    task: int = 0
+    local: int = 0
+    gpus: int | None = None
+    cpus: int | None = None
+    via: tuple[str, ...] = ()
+    """The launchers around it, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launcher of ranks, or a rank, on one imagined host.
+
+    `group` numbers the statement of the job file that starts it: what one statement starts on all hosts is one job.
+    `layer` is what its parser makes of its words, `environ` its environment, `origin` where it was written.
+    """
+
+    place: Place
+    layer: Layer
+    argv: tuple[Value, ...]
+    words: tuple[Word, ...]
+    environ: dict[str, Value]
+    folder: str | None
+    origin: Origin
+    group: int
+    is_certain: bool = True
+    is_background: bool = False
+
+
+@dataclass(slots=True)
+class ImaginedRun:
+    """What a job file starts, and what of it was not understood."""
+
+    launched: list[Launched] = field(default_factory=list)
+    allocation: Allocation = field(default_factory=Allocation)
+    left_out: list[str] = field(default_factory=list)
+
+
+def run_job_file(
+    text: str,
+    file: str,
+    environ: Mapping[str, str],
+    version: Version,
+    folder: str | None,
+    files: FileLookup = NO_FILES,
+) -> ImaginedRun:
+    """Execute a shell or sbatch file on an imagined cluster."""
+    allocation = allocation_of(batch_layer(text, version), environ)
+    return _Runner(allocation, version, files).run(text, file, environ, folder)
+
+
+class _Runner:
+    """One execution of one file."""
+
+    def __init__(self, allocation: Allocation, version: Version, files: FileLookup) -> None:
+        self._allocation = allocation
+        self._version = version
+        self._files = files
+        self._budget = Budget()
+        self._found = ImaginedRun(allocation=allocation)
+        self._group = 0
+
+    def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
+        allocation = self._allocation
+        place = Place(allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task)
+        outside = {name: Value(value) for name, value in environ.items()}
+        shell = self._shell(place, {**outside, **allocation.environ()}, folder)
+        shell.name = Value(file)
+        shell.run(text, lambda start, end: Origin(file, start, end))
+        for command in shell.started:
+            self._group += 1
+            self._expand(command, command.argv, command.environ, place, 0)
+        self._found.left_out += self._budget.left_out
+        return self._found
+
+    def _shell(self, place: Place, environ: Mapping[str, Value], folder: str | None) -> Shell:
+        machine = ImaginedMachine(
+            host=place.host,
+            address=f"10.0.{place.node // 250}.{place.node % 250 + 1}",
+            gpus=place.gpus,
+            cpus=place.cpus,
+            identity=f"{place.via} {place.task}",
+            nodelist=self._allocation.hosts,
+            is_fixed=False,
+            files=self._files,
+            step=lambda argv: self._printed_by_step(argv, place),
+        )
+        named = {name: ShellVariable(value, is_exported=True) for name, value in environ.items()}
+        named["HOSTNAME"] = ShellVariable(Value(place.host, varies=machine.varies), is_exported=True)
+        shell = Shell(machine, self._budget, Variables(named))
+        shell.folder = folder
+        return shell
+
+    def _printed_by_step(self, argv: Sequence[Value], place: Place) -> tuple[Value, int | None] | None:
+        """What a job step of one task prints, such as `srun -N1 -n1 -w HOST hostname -i`; None: it is started."""
+        words = _words(argv)
+        layers = parse_layers(words, self._version, {})
+        inner = self._inner(argv, words, layers[0]) if layers else ()
+        if not inner or not _is_printed(inner[0].text) or layers[0].launcher is not LauncherKind.SRUN:
+            return None
+        hosts, tasks = self._step(layers[0], {})
+        printed = []
+        for task in range(min(tasks, MOST_TASKS)):
+            node, _ = _placed(task, tasks, len(hosts))
+            number = self._allocation.hosts.index(hosts[node]) if hosts[node] in self._allocation.hosts else node
+            there = replace(place, host=hosts[node], node=number)
+            shell = self._shell(there, {}, None)
+            answer = shell.machine.output(inner, None, None)
+            if answer is None:
+                return None
+            printed.append(answer[0])
+        value = joined(printed)
+        is_chosen = len(hosts) == 1  # the same host for everybody who asks: that is no difference between nodes
+        return replace(value, varies=value.varies - {NODE} if is_chosen else value.varies), 0
+
+    def _expand(
+        self, command: StartedCommand, argv: Sequence[Value], environ: Mapping[str, Value], place: Place, depth: int
+    ) -> None:
+        """Follow a command through everything that only starts another one."""
+        if not argv or depth > DEEPEST or len(self._found.launched) >= MOST_LAUNCHED:
+            return
+        words = _words(argv)
+        layers = parse_layers(words, self._version, {})
+        if not layers:
+            return
+        first = layers[0]
+        name = first.name
+        inner = self._inner(argv, words, first)
+        own = {
+            variable.name: self._value_of(variable.word, argv, words, variable.value) for variable in first.variables
+        }
+        environ = {**environ, **own}
+        if name in SHELLS:
+            self._nested_shell(command, argv, environ, place, depth)
+        elif name in REMOTE:
+            self._remote(command, argv, first, place, depth)
+        elif first.launcher is LauncherKind.SRUN:
+            self._srun(command, inner, environ, place, first, depth)
+        elif first.launcher is LauncherKind.MPIRUN:
+            self._mpirun(command, inner, environ, place, first, depth)
+        elif first.launcher is LauncherKind.CONTAINER:
+            self._expand(command, inner, own, place, depth + 1)
+        elif first.launcher in _LEAVES:
+            self._leaf(command, argv, words, environ, place, first)
+        elif inner and first.launcher is LauncherKind.WRAPPER:
+            self._expand(command, inner, self._as_env_says(first, environ), place, depth + 1)
+
+    def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
+        """The words behind those of a wrapper."""
+        last = layer.own[-1] if layer.own else layer.program
+        at = next((i for i, word in enumerate(words) if word is last or word == last), -1)
+        return tuple(argv[at + 1 :]) if at >= 0 else ()
+
+    def _value_of(self, word: Word, argv: Sequence[Value], words: Sequence[Word], text: str) -> Value:
+        at = next((i for i, each in enumerate(words) if each == word), None)
+        return Value(text) if at is None else argv[at].with_text(text)
+
+    def _as_env_says(self, layer: Layer, environ: Mapping[str, Value]) -> Mapping[str, Value]:
+        """`env -i`, `env -u NAME`."""
+        if layer.name != "env":
+            return environ
+        if any(given.flag in ("-i", "--ignore-environment", "-") for given in layer.reading.given):
+            return {variable.name: environ[variable.name] for variable in layer.variables}
+        gone = {given.value for given in layer.reading.given if given.flag in ("-u", "--unset")}
+        return {name: value for name, value in environ.items() if name not in gone}
+
+    def _nested_shell(
+        self, command: StartedCommand, argv: Sequence[Value], environ: Mapping[str, Value], place: Place, depth: int
+    ) -> None:
+        """`bash -c 'text' name arguments`, `bash file arguments`."""
+        texts = [value.text for value in argv]
+        at = 1
+        while at < len(texts) and texts[at].startswith(("-", "+")) and len(texts[at]) > 1:
+            if "c" in texts[at] and not texts[at].startswith("--"):
+                break
+            at += 2 if texts[at] in ("-o", "-O", "+o") else 1
+        if at >= len(texts):
+            if command.stdin is not None and command.stdin.is_known:
+                self._run_text(command, command.stdin, [], environ, place, depth)
+            return
+        if texts[at].startswith("-"):
+            if at + 1 < len(argv):
+                self._run_text(command, argv[at + 1], argv[at + 2 :], environ, place, depth)
+            return
+        text = self._files.text(_path(texts[at], command.folder)) if argv[at].is_known else None
+        if text is None:
+            self._found.left_out.append(f"{texts[at].replace(UNKNOWN, '…')}: not read")
+            return
+        self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
+
+    def _run_text(
+        self,
+        command: StartedCommand,
+        text: Value,
+        arguments: Sequence[Value],
+        environ: Mapping[str, Value],
+        place: Place,
+        depth: int,
+    ) -> None:
+        shell = self._shell(place, environ, command.folder)
+        if arguments:
+            shell.name, shell.positional = arguments[0], list(arguments[1:])
+        origin = text.origins[0] if text.origins else command.origin
+        shell.run(text.text, lambda start, end: origin)
+        for started in shell.started:
+            certain = replace(
+                started,
+                is_certain=started.is_certain and command.is_certain,
+                is_background=started.is_background or command.is_background,
+            )
+            self._expand(certain, started.argv, started.environ, place, depth + 1)
+
+    def _remote(self, command: StartedCommand, argv: Sequence[Value], layer: Layer, place: Place, depth: int) -> None:
+        """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment."""
+        texts = [value.text for value in argv]
+        named = next((given.value for given in layer.reading.given if given.flag == "-w"), None)
+        values = {given.value_word.start for given in layer.reading.given}
+        words = _words(argv)
+        rest = [
+            at for at, word in enumerate(words) if at and not word.text.startswith("-") and word.start not in values
+        ]
+        if layer.name == "ssh":
+            if not rest:
+                return
+            hosts, rest = [argv[rest[0]].with_text(texts[rest[0]].rpartition("@")[2])], rest[1:]
+        else:
+            hosts = [Value(name) for name in host_names(named or "") or ()]
+        text = joined((argv[at] for at in range(rest[0], len(argv))), " ") if rest else Value()
+        known = {name: at for at, name in enumerate(self._allocation.hosts)}
+        for number, host in enumerate(hosts[:MOST_NODES]):
+            node = known.get(host.text, number if len(hosts) > 1 else abs(hash(host.text)) % 997)
+            there = replace(place, host=host.text, node=node, via=(*place.via, layer.name))
+            self._run_text(replace(command, folder=None), text, [], {}, there, depth)
+
+    def _srun(
+        self,
+        command: StartedCommand,
+        inner: Sequence[Value],
+        environ: Mapping[str, Value],
+        place: Place,
+        layer: Layer,
+        depth: int,
+    ) -> None:
+        """A job step: tasks on the nodes of the allocation, each with its own variables."""
+        allocation = self._allocation
+        hosts, tasks = self._step(layer, environ)
+        exported = option(layer, "--export")
+        base = dict(environ)
+        if exported is not None and exported.upper() != "ALL":
+            names = [name for name in exported.split(",") if name not in ("ALL", "NONE")]
+            kept = {name for name in environ if name.startswith("SLURM_")} | (
+                {*environ} if "ALL" in exported.split(",") else set()
+            )
+            base = {name: value for name, value in environ.items() if name in kept or name in names}
+            base.update({name: Value(value) for name, sign, value in (n.partition("=") for n in names) if sign})
+        gpus = gpus_of(layer) or allocation.gpus_per_node
+        for task in range(min(tasks, MOST_TASKS)):
+            node, local = _placed(task, tasks, len(hosts))
+            there = replace(
+                place, host=hosts[node], node=node, task=task, local=local, gpus=gpus, via=(*place.via, "srun")
+            )
+            own = _task_variables(task, node, local, tasks, hosts)
+            self._expand(command, inner, {**base, **own}, there, depth + 1)
+
+    def _step(self, layer: Layer, environ: Mapping[str, Value]) -> tuple[tuple[str, ...], int]:
+        """The hosts and the number of tasks of a step."""
+        allocation = self._allocation
+        named = option(layer, "-w", "--nodelist")
+        names = host_names(named) if named and UNKNOWN not in named else None
+        nodes = number_of(option(layer, "-N", "--nodes"))
+        tasks = number_of(option(layer, "-n", "--ntasks"))
+        per_node = number_of(option(layer, "--ntasks-per-node"))
+        hosts = tuple(names) if names else allocation.hosts
+        if nodes is not None and not allocation.is_slurm:
+            hosts = tuple(f"node-{at}" for at in range(min(nodes, MOST_NODES)))
+        elif nodes is not None:
+            hosts = hosts[: max(1, nodes)]
+        if tasks is None and per_node is not None:
+            tasks = len(hosts) * per_node
+        if tasks is None and nodes is not None and allocation.tasks_per_node is None:
+            tasks = max(len(hosts), allocation.tasks or 0)
+        if tasks is None and (nodes is not None or names is not None):
+            tasks = len(hosts) * (allocation.tasks_per_node or 1)
+        tasks = allocation.tasks_by_default if tasks is None else tasks
+        if nodes is None and tasks < len(hosts) and names is None:
+            hosts = hosts[: max(1, tasks)]
+        return hosts, tasks
+
+    def _mpirun(
+        self,
+        command: StartedCommand,
+        inner: Sequence[Value],
+        environ: Mapping[str, Value],
+        place: Place,
+        layer: Layer,
+        depth: int,
+    ) -> None:
+        """MPI ranks: with Open MPI other hosts get only the variables that `-x` names."""
+        count = number_of(option(layer, "-np", "-n", "--np", "-c"))
+        hosts = self._mpi_hosts(layer)
+        per_node = _per_node(layer)
+        count = per_node * len(hosts) if count is None and per_node else count or len(hosts)
+        names = [given.value or "" for given in layer.reading.given if given.flag == "-x"]
+        forwarded = {
+            name: Value(text) if sign else environ.get(name, Value(UNKNOWN))
+            for name, sign, text in (each.partition("=") for each in names)
+        }
+        for rank in range(min(count, MOST_TASKS)):
+            size = per_node or max(1, -(-count // len(hosts)))
+            node, local = min(rank // size, len(hosts) - 1), rank % size
+            base = dict(environ) if node == place.node else {}
+            own = {
+                "OMPI_COMM_WORLD_RANK": _of_task(rank),
+                "OMPI_COMM_WORLD_LOCAL_RANK": _of_task(local),
+                "OMPI_COMM_WORLD_SIZE": Value(str(count)),
+                "PMI_RANK": _of_task(rank),
+                "PMI_SIZE": Value(str(count)),
+                "MPI_LOCALRANKID": _of_task(local),
+            }
+            there = replace(place, host=hosts[node], node=node, task=rank, local=local, via=(*place.via, "mpirun"))
+            self._expand(command, inner, {**base, **forwarded, **own}, there, depth + 1)
+
+    def _mpi_hosts(self, layer: Layer) -> tuple[str, ...]:
+        listed = option(layer, "-H", "--host", "-host", "-hosts")
+        if listed is not None and UNKNOWN not in listed:
+            return tuple(name.partition(":")[0] for name in listed.split(",") if name) or self._allocation.hosts
+        path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
+        text = self._files.text(path) if path is not None and UNKNOWN not in path else None
+        if text is not None:
+            rows = [
+                row.split()[0].partition(":")[0] for row in text.splitlines() if row.strip() and row.strip()[0] != "#"
+            ]
+            if rows:
+                return tuple(dict.fromkeys(rows))[:MOST_NODES]
+        return self._allocation.hosts
+
+    def _leaf(
+        self,
+        command: StartedCommand,
+        argv: Sequence[Value],
+        words: tuple[Word, ...],
+        environ: Mapping[str, Value],
+        place: Place,
+        layer: Layer,
+    ) -> None:
+        if layer.launcher is LauncherKind.PYTHON and layer.reading.script is None:
+            return  # `python -c …`, `python --version`
+        self._found.launched.append(
+            Launched(
+                place=place,
+                layer=layer,
+                argv=tuple(argv),
+                words=words,
+                environ=dict(environ),
+                folder=command.folder,
+                origin=command.origin,
+                group=self._group,
+                is_certain=command.is_certain,
+                is_background=command.is_background,
+            )
+        )
+
+
+def _is_printed(program: str) -> bool:
+    """Whether a program is asked for what it prints about its host."""
+    return program.rpartition("/")[2] in ("hostname", "ip", "nvidia-smi", "nproc", "uname", "getent")
+
+
+def _words(argv: Sequence[Value]) -> tuple[Word, ...]:
+    """The values as words of a line in which blanks separate them."""
+    found = []
+    at = 0
+    for value in argv:
+        raw = quote(value.text.replace(UNKNOWN, "…")) if value.text else "''"
+        found.append(Word(value.text, raw, at, at + len(raw)))
+        at += len(raw) + 1
+    return tuple(found)
+
+
+def _path(path: str, folder: str | None) -> str:
+    return path if path.startswith("/") or folder is None else f"{folder}/{path}"
+
+
+def _placed(task: int, tasks: int, nodes: int) -> tuple[int, int]:
+    """Node and local number of a task in block order: the first nodes get one more where the numbers do not divide."""
+    size, more = divmod(tasks, nodes)
+    border = more * (size + 1)
+    if task < border:
+        return divmod(task, size + 1)
+    node, local = divmod(task - border, max(size, 1))
+    return more + node, local
+
+
+def _of_task(number: int) -> Value:
+    return Value(str(number), varies=frozenset((TASK,)))
+
+
+def _task_variables(task: int, node: int, local: int, tasks: int, hosts: Sequence[str]) -> dict[str, Value]:
+    return {
+        "SLURM_PROCID": _of_task(task),
+        "SLURM_LOCALID": _of_task(local),
+        "SLURM_NODEID": Value(str(node), varies=frozenset((NODE,))),
+        "SLURMD_NODENAME": Value(hosts[node], varies=frozenset((NODE,))),
+        "SLURM_NTASKS": Value(str(tasks)),
+        "SLURM_NPROCS": Value(str(tasks)),
+        "SLURM_STEP_NUM_NODES": Value(str(len(hosts))),
+        "SLURM_STEP_NUM_TASKS": Value(str(tasks)),
+    }
+
+
+def _per_node(layer: Layer) -> int | None:
+    """Ranks per node: `-ppn N`, `-npernode N`, `--map-by ppr:N:node`."""
+    mapped = re.match(r"ppr:(\d{1,4}):node", option(layer, "--map-by", "-map-by") or "")
+    if mapped:
+        return int(mapped[1])
+    return number_of(option(layer, "-ppn", "--ppn", "-npernode", "--npernode", "-N", "-perhost"))
+
+
+def values_of(environ: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """The environment as texts."""
+    for name, value in environ.items():
+        yield name, value.text
+
+
+def same(values: Sequence[Value]) -> Value | None:
+    """The value that all have; None where two differ."""
+    texts = {value.text for value in values}
+    return text_value(texts.pop(), *values) if len(texts) == 1 else None

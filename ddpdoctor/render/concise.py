@@ -1,0 +1,34 @@
+"""The report as one line a finding, for editors, grep and scripts: `file:line:column: CODE message`."""
+
+from __future__ import annotations
+
+from ddpdoctor.findings import Finding, Report, Role
+from ddpdoctor.render.places import machine_place
+from ddpdoctor.render.plain import printable
+
+__all__ = ["write"]
+
+
+def write(report: Report, *, verbose: bool = False) -> str:
+    """Findings in the order of the report, then what could not be done; harmless ones with `verbose` only."""
+    shown = [each for each in report.findings if verbose or each.role is not Role.NOISE]
+    lines = [f"{_place(each, report)}: {each.code} {each.text}" for each in shown]
+    lines += [f"{report.host or 'ddpdoctor'}: {each.code} rule crashed: {each.error}" for each in report.crashed]
+    lines += [f"error: {failure}" for failure in report.failures]
+    lines += [f"error: {each.path}: {each.reason}" for each in report.not_understood]
+    return "".join(_one_line(line) + "\n" for line in lines)
+
+
+def _place(finding: Finding, report: Report) -> str:
+    """The file, else the machine, rank or GPU, else the launch command, else the host of the report."""
+    where = finding.where
+    if where.file is not None:
+        return ":".join([where.file, *(str(n) for n in (where.line, where.column) if n is not None)])
+    place = machine_place(finding)
+    if not place and where.column is not None:
+        return f"<launch>:1:{where.column}"
+    return place.removeprefix("host ") or report.host or "ddpdoctor"
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))

@@ -1,0 +1,141 @@
+"""LOG507, LOG508: compiled extensions that do not fit the torch that is installed, or that could not be compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
+from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.signatures import ending, shortened
+
+__all__: list[str] = []
+
+_MODULE = re.compile(r"(?:^|[/' :])(?P<module>[A-Za-z]\w{0,60})(?:\.[\w-]{1,60})?\.so[\w.]{0,20}: undefined symbol: ")
+_OF_NVIDIA = re.compile(r"lib(cu\w+|nv\w+)$")
+_PACKAGES = (
+    ("flash_attn", "flash-attn"),
+    ("transformer_engine", "transformer-engine[pytorch]"),
+    ("causal_conv1d", "causal-conv1d"),
+    ("selective_scan", "mamba-ssm"),
+    ("_scatter", "torch-scatter"),
+    ("_sparse", "torch-sparse"),
+    ("_cluster", "torch-cluster"),
+    ("torchaudio", "torchaudio"),
+    ("xformers", "xformers"),
+    ("deepspeed", "deepspeed"),
+)
+"""Part of a module's name, and the package that brings it."""
+_MISSING = re.compile(r"fatal error: (?P<file>[\w./+-]{1,200}): No such file")
+_PROVIDERS = (
+    ("Python.h", "Install the headers of this Python on every node", "sudo apt-get install python3-dev"),
+    ("cusparse.h", "Install the headers of the CUDA libraries", "conda install -c nvidia cuda-libraries-dev"),
+    ("cublas_v2.h", "Install the headers of the CUDA libraries", "conda install -c nvidia cuda-libraries-dev"),
+    ("cusolverDn.h", "Install the headers of the CUDA libraries", "conda install -c nvidia cuda-libraries-dev"),
+    ("cuda_runtime", "Install the CUDA toolkit that torch was built with and set CUDA_HOME to it", None),
+    ("curand_kernel.h", "Install the headers of the CUDA libraries", "conda install -c nvidia cuda-libraries-dev"),
+)
+
+
+@cause(
+    "LOG507",
+    "extension-abi-mismatch",
+    Severity.ERROR,
+    stage=CausalStage.IMPORT,
+    yields_to=("VERSION001",),
+    signatures=(r"\.so[\w.]{0,20}: undefined symbol: ",),
+)
+def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
+    """A compiled extension was built for another torch or CUDA version.
+
+    ## Why it matters
+    `ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105Error…`: the extension calls
+    a function that the installed torch does not have under that name. Every rank fails at the import.
+
+    ## Fix
+    Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir --force-reinstall
+    --no-deps NAME`, or the wheel whose name holds this torch, CUDA, Python and cxx11 ABI.
+
+    For `libcu…` and `libnv…` libraries: unset LD_LIBRARY_PATH, which puts another CUDA before the one that torch brought.
+
+    ## Example
+
+        ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2E…
+
+    Before: torch was upgraded from 2.4 to 2.6, and `flash-attn` was left as it was. After:
+
+        pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps flash-attn
+    """
+    for found in ending(extension_abi_mismatch, log):
+        lines = matching_lines(log, extension_abi_mismatch.rule.signatures)
+        parsed = next((each for line in lines if (each := _MODULE.search(line.text)) is not None), None)
+        yield found if parsed is None else _with_package(found, parsed["module"])
+
+
+def _with_package(found: Finding, module: str) -> Finding:
+    """With what to reinstall, as far as the name of the library tells it."""
+    if _OF_NVIDIA.match(module):
+        text = f"Another CUDA's {module} is loaded: start the ranks without LD_LIBRARY_PATH on every node"
+        return replace(found, fix=text, fix_command="unset LD_LIBRARY_PATH")
+    package = next((name for part, name in _PACKAGES if part in module), None)
+    if package is None:
+        text = f"Reinstall the package that brings {module}, built against the installed torch, on every node"
+        return replace(found, fix=text)
+    command = f"pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}"
+    return replace(found, fix=f"Reinstall {package} against the installed torch, on every node", fix_command=command)
+
+
+@cause(
+    "LOG508",
+    "extension-build-failed",
+    Severity.ERROR,
+    stage=CausalStage.IMPORT,
+    signatures=(r"Error building extension '", r"Error compiling objects for extension", r"Command '\['ninja', "),
+)
+def extension_build_failed(log: Log) -> Iterator[Finding]:
+    """A C++ or CUDA extension could not be compiled when the job started.
+
+    ## Why it matters
+    `RuntimeError: Error building extension 'cpu_adam'` ends every rank; the compiler's own error stands above it, often
+    hundreds of lines above. Later ranks report a `.so: cannot open shared object file` that follows from it.
+
+    ## Fix
+    Read the compiler's first `error:` line above the traceback: a missing header, a compiler that nvcc does not accept, or a
+    CUDA toolkit of another version than torch's. Then remove the half-built files: `rm -rf ~/.cache/torch_extensions`.
+
+    ## Example
+
+        /envs/include/pybind11/detail/common.h:12:10: fatal error: Python.h: No such file or directory
+        RuntimeError: Error building extension 'cpu_adam'
+
+    After, on every node:
+
+        sudo apt-get install python3-dev && rm -rf ~/.cache/torch_extensions
+    """
+    compilers = [line for line, _ in context_lines(log, "compiler")]
+    for found in ending(extension_build_failed, log):
+        yield _with_compiler(log, found, compilers[0]) if compilers else found
+
+
+def _with_compiler(log: Log, found: Finding, line: LogLine) -> Finding:
+    """With the compiler's first error, which is the reason."""
+    said = shortened(line.text.strip())
+    place = log.place(line.source, line.number)
+    told = replace(
+        found,
+        message=f"An extension could not be compiled: {said}",
+        quote=said,
+        evidence=(Evidence(place, said), *found.evidence),
+    )
+    missing = _MISSING.search(line.text)
+    known = None if missing is None else next((each for each in _PROVIDERS if each[0] in missing["file"]), None)
+    if missing is None:
+        return told
+    if known is None:
+        text = f"Install the development package that brings {missing['file']}, on every node"
+        return replace(told, fix=f"{text}, and remove ~/.cache/torch_extensions")
+    return replace(told, fix=f"{known[1]}, and remove ~/.cache/torch_extensions", fix_command=known[2])

@@ -1,0 +1,48 @@
+"""LOG511: a model or data set that could not be downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.signatures import ending
+
+__all__: list[str] = []
+
+
+@cause(
+    "LOG511",
+    "hub-unreachable",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    signatures=(
+        r"couldn't connect to 'https?://[^']{1,200}' to load",
+        r"(?:LocalEntryNotFoundError|OfflineModeIsEnabled|LocalTokenNotFoundError)\b",
+        r"ConnectionError: Couldn't reach ",
+        r"\w(?:Error|Timeout): [^\n]{0,80}host='(?:huggingface\.co|cdn-lfs[\w.-]*|hf-mirror\.com|(?:www\.)?modelscope\.cn)'",
+        r"Cannot reach https?://(?:huggingface|hf-mirror|modelscope)",
+    ),
+)
+def hub_unreachable(log: Log) -> Iterator[Finding]:
+    """A model or data set could not be downloaded and is not in this node's cache.
+
+    ## Why it matters
+    `OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files`: compute
+    nodes often have no internet access, and a cache in `$HOME` of the login node may not exist there.
+
+    ## Fix
+    Download once where there is internet, into a folder that all nodes share, and start the job offline:
+    `huggingface-cli download NAME --local-dir DIR`, then HF_HUB_OFFLINE=1 and DIR as the model's path. With a proxy, set
+    HTTPS_PROXY on every node.
+
+    ## Example
+
+        OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files …
+
+    Before: `--model_name_or_path bert-base-uncased`. After:
+
+        HF_HUB_OFFLINE=1 torchrun --nproc-per-node 8 train.py --model_name_or_path /shared/models/bert-base-uncased
+    """
+    yield from ending(hub_unreachable, log)

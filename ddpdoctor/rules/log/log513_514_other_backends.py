@@ -1,0 +1,84 @@
+"""LOG513, LOG514: errors of Huawei's CANN with HCCL, and of Intel's oneCCL, whose own text says what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.signatures import ending
+
+__all__: list[str] = []
+
+
+@cause(
+    "LOG513",
+    "ascend-runtime-error",
+    Severity.ERROR,
+    stage=CausalStage.NCCL_ERROR,
+    kind="umbrella",
+    signatures=(
+        r"\bGetting socket times out\b",
+        r"\[ERROR\] (?:HCCL|RUNTIME|ASCENDCL)\(\d+,",
+        r"\btorch_npu/csrc/[^\n]{0,120} error",
+        r"\bcall acl api failed|ACL stream synchronize failed|NPU function error: ",
+        r"\bE[A-Z]9999: Inner Error",
+        r"execution of the Notify register times out",
+    ),
+)
+def ascend_runtime_error(log: Log) -> Iterator[Finding]:
+    """The Ascend runtime or HCCL reports an error.
+
+    ## Why it matters
+    `EI0006 … Getting socket times out`, `EE1002`, `EH9999`: the code and the lines `Reason:` and `Solution:` after it name
+    the cause. `EI0006` on all ranks means that one rank has failed or is late; on some ranks, that the network between them
+    does not work.
+
+    ## Fix
+    Read `Reason:` and `Solution:` of the rank that printed its error first; the other ranks follow from it. Where ranks
+    only start late, raise the limit on all nodes: `export HCCL_CONNECT_TIMEOUT=1800`.
+
+    ## Example
+
+        EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: …
+
+    After, on every node:
+
+        export HCCL_CONNECT_TIMEOUT=1800 HCCL_EXEC_TIMEOUT=1800
+
+    ## Source
+    CANN's list of error codes; HCCL_CONNECT_TIMEOUT is 120 s by default.
+    """
+    yield from ending(ascend_runtime_error, log)
+
+
+@cause(
+    "LOG514",
+    "oneccl-runtime-error",
+    Severity.ERROR,
+    stage=CausalStage.NCCL_ERROR,
+    kind="umbrella",
+    signatures=(r"\|CCL_ERROR\|", r"\boneCCL: \S{1,80}:\d+ \w+: EXCEPTION: "),
+)
+def oneccl_runtime_error(log: Log) -> Iterator[Finding]:
+    """Intel's oneCCL reports an error.
+
+    ## Why it matters
+    `|CCL_ERROR| atl_ofi_helper.cpp:867 atl_ofi_get_prov_list: fi_getinfo error: ret -61, providers 0`: no network provider of
+    libfabric was found, in most cases because oneCCL's environment was not set. The first `CCL_ERROR` line is the cause;
+    the later ones follow from it.
+
+    ## Fix
+    Set oneCCL's environment in the shell that starts the ranks, on every node: `source $(python -c "import
+    oneccl_bindings_for_pytorch as t; print(t.cwd)")/env/setvars.sh`. Without a fast network: `export FI_PROVIDER=tcp`.
+
+    ## Example
+
+        2024:08:21-10:24:26:( 4456) |CCL_ERROR| atl_ofi.cpp:243 init: can't find suitable provider
+
+    After, on every node:
+
+        export CCL_ATL_TRANSPORT=ofi FI_PROVIDER=tcp
+    """
+    yield from ending(oneccl_runtime_error, log)

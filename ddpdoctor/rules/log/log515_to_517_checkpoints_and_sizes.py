@@ -1,0 +1,119 @@
+"""LOG515 to LOG517: checkpoints and parallel sizes that do not fit the number of ranks or the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.signatures import ending
+
+__all__: list[str] = []
+
+
+@cause(
+    "LOG515",
+    "checkpoint-world-size-differs",
+    Severity.ERROR,
+    stage=CausalStage.FAULT,
+    signatures=(
+        r"used a DP world size of \d+ but the current world size is \d+",
+        r"Loading a checkpoint for MP=\d+ but world size is ",
+        r"[Cc]heckpoint (?:was )?saved with (?:a )?world[_ ]size",
+        r"does not support loading (?:a )?checkpoint with (?:a )?different (?:world|dp|tensor)",
+    ),
+)
+def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
+    """The checkpoint was saved with a different number of ranks.
+
+    ## Why it matters
+    `ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 16`: each rank
+    saved its part of the optimizer, and DeepSpeed does not redistribute these parts.
+
+    ## Fix
+    Start as many ranks as saved it, or convert the checkpoint: to a universal one (`python ds_to_universal.py`, then
+    `--universal-checkpoint`), or to weights alone (`python zero_to_fp32.py DIR OUT`) without the optimizer's state.
+
+    ## Example
+
+        ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 16.
+
+    Before: `--nnodes 2 --nproc-per-node 8`. After, as when it was saved:
+
+        torchrun --nnodes 1 --nproc-per-node 8 train.py --resume
+    """
+    yield from ending(checkpoint_world_size_differs, log)
+
+
+@cause(
+    "LOG516",
+    "parallel-sizes-do-not-fit",
+    Severity.ERROR,
+    stage=CausalStage.FAULT,
+    signatures=(
+        r"world[_ ]size ?\(\d+\) is not (?:equal to|divisible by) ",
+        r"_para(?:llel)?_size (?:must be|should be|is not) (?:equal|divisible)",
+        r"\ba multiple of (?:the )?(?:tensor|pipeline|context|expert|sequence|model)[_ -](?:model[_ -])?parallel",
+        r"divisible by (?:the )?(?:tensor|pipeline|context|expert|sequence|model)[_ -](?:model[_ -])?parallel",
+        r"(?:number of GPUs|world[_ ]size|mpiSize) ?(?:should be|must be|==) [^\n]{0,40}\b(?:tp|pp|tensor|pipeline)",
+        r"tensor[_ ]parallel[_ ]size[^\n]{0,60}(?:cannot be (?:larger|greater) than|exceeds) ",
+        r"num(?:ber of)?[_ ](?:attention|key[_ ]value|query)[_ ](?:heads|groups)[^\n]{0,60}divisible by ",
+        r"Mesh should not be bigger than default world size|mesh dimensions? [^\n]{0,60}world size",
+    ),
+)
+def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
+    """The parallel sizes do not fit the number of ranks or the model.
+
+    ## Why it matters
+    `RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size (1)`: every rank
+    refuses the same setting when it builds its process groups.
+
+    ## Fix
+    Make tensor x pipeline x context x data sizes equal to nodes x processes per node, and the tensor size a divisor of the
+    number of attention heads and of the sequence length (with sequence parallelism).
+
+    ## Example
+
+        RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size (1)
+
+    Before: `torchrun --nproc-per-node 8 run.py`, with an engine that is told of one GPU. After:
+
+        torchrun --nproc-per-node 8 run.py --tensor-parallel-size 8
+    """
+    yield from ending(parallel_sizes_do_not_fit, log)
+
+
+@cause(
+    "LOG517",
+    "checkpoint-keys-differ",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    yields_to=("SCRIPT062",),
+    signatures=(
+        r"Error\(s\) in loading state_dict for ",
+        r"size mismatch for \S{1,200}: copying a param with shape ",
+        r"Missing key\(s\) in state_dict: ",
+    ),
+)
+def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
+    """The checkpoint does not fit the model: its keys or shapes differ.
+
+    ## Why it matters
+    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`: the model is
+    built with other settings than the one that was saved, or the keys carry a prefix (`module.`, `_orig_mod.`, `model.`).
+
+    ## Fix
+    Compare the first missing key with the first unexpected one: where only a prefix differs, remove it before load_state_dict;
+    where shapes differ, build the model with the settings of the checkpoint (number of classes, size of the vocabulary).
+
+    ## Example
+
+        RuntimeError: Error(s) in loading state_dict for Net:
+            Missing key(s) in state_dict: "fc.weight". Unexpected key(s) in state_dict: "_orig_mod.fc.weight".
+
+    After:
+
+        model.load_state_dict({k.removeprefix("_orig_mod."): v for k, v in state.items()})
+    """
+    yield from ending(checkpoint_keys_differ, log)

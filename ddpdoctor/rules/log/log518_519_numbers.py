@@ -1,0 +1,83 @@
+"""LOG518, LOG519: training that ended itself because its numbers are not finite any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.logs.exception_kinds import is_consequence
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.not_a_number import no_number
+from ddpdoctor.rules.log.signatures import ending
+
+__all__: list[str] = []
+
+
+@cause(
+    "LOG518",
+    "loss-is-nan",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    signatures=(
+        r"FloatingPointError: [^\n]{0,60}\b(?:NaN|nan|infinite)\b",
+        r"Function '\w+' returned nan values in its",
+    ),
+)
+def loss_is_nan(log: Log) -> Iterator[Finding]:
+    """The loss or a gradient became NaN or infinite, and the job stopped.
+
+    ## Why it matters
+    `NaN detected in loss, aborting.` or `Loss is nan, stopping training`: the script ends without a traceback and often with
+    exit code 0 or 1, and the other ranks report a lost connection. The network and the GPU are rarely the cause.
+
+    ## Fix
+    Restart from the last checkpoint with a lower learning rate or more warm-up, with gradients clipped
+    (`clip_grad_norm_(model.parameters(), 1.0)`) and bf16 in place of fp16. `torch.autograd.set_detect_anomaly(True)` names the
+    operation; where one rank alone has NaN, look at its data and its GPU (`ddpdoctor gpus`).
+
+    ## Example
+
+        step 1210 loss nan
+        NaN detected in loss, aborting.
+
+    After:
+
+        torchrun --nproc-per-node 8 train.py --resume last --lr 1e-4 --max-grad-norm 1.0 --bf16
+    """
+    yield from ending(loss_is_nan, log)
+    if all(is_consequence(each) for each in log.tracebacks):
+        yield from no_number(log)
+
+
+@cause(
+    "LOG519",
+    "loss-scale-at-minimum",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    signatures=(
+        r"Current loss scale already at minimum",
+        r"FloatingPointError: Minimum loss scale reached",
+        r"[Ll]oss scale (?:has )?reached (?:the )?minimum",
+    ),
+)
+def loss_scale_at_minimum(log: Log) -> Iterator[Finding]:
+    """The fp16 loss scale fell to its minimum: gradients overflow at every step.
+
+    ## Why it matters
+    `Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.`: every step overflows,
+    because the model was trained in bf16 and exceeds the range of fp16, or because the loss diverged.
+
+    ## Fix
+    Train in bf16, as the model was: `--bf16` and `"bf16": {"enabled": true}` in DeepSpeed's file, without `fp16`. GPUs without
+    bf16 (V100, T4): a lower learning rate and clipped gradients.
+
+    ## Example
+
+        Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.
+
+    Before: `--fp16 True`. After:
+
+        deepspeed train.py --bf16 True --deepspeed ds_bf16.json
+    """
+    yield from ending(loss_scale_at_minimum, log)

@@ -72,6 +72,4 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {
-        section.__name__: section for section in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)
-    }
+    return {kind.__name__: kind for kind in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}

@@ -38,8 +38,8 @@ def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, .
 
 
 def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: bool = True) -> list[Finding]:
-    """The findings, those marked as consequences that an error about the same host, or about all, declares to explain; of two
-    findings about GPUs, only about the same one.
+    """The findings; those that an error about the same host, or about all hosts, declares to explain become consequences. Of two
+    findings about GPUs, only if both are about the same one.
 
     Args:
         findings: stamped findings.

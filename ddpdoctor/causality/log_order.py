@@ -47,7 +47,7 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
 
 
 def _after_interruption(found: list[Finding], graph: CausalGraph) -> list[Finding]:
-    """The findings of a job that somebody interrupted: everything that is told of its end follows from that."""
+    """The findings of a job that a user interrupted: findings about its end are consequences of that."""
     by = next((f for f in found if graph.speaker(f.code) is Speaker.PERSON), None)
     if by is None:
         return found

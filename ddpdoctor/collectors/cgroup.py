@@ -49,7 +49,7 @@ def read_cgroup(root: Root) -> Cgroup | None:
         return None
     points = {each[-1]: None for _, each in folders.values() if each}
     if not any(root.names(point) for point in points):
-        raise OSError(errno.EACCES, "the control groups cannot be read", next(iter(points)))
+        raise OSError(errno.EACCES, "cgroups not readable", next(iter(points)))
     version, memory = folders["memory"]
     limit = _tightest(_memory(root, version, folder) for folder in memory)
     pids = _tightest(_pids(root, folder) for folder in folders["pids"][1])

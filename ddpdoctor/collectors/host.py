@@ -146,7 +146,7 @@ def _numa(root: Root, gaps: _Gaps) -> dict[str, Any]:
     if not indices:
         is_shown = bool(root.names("/sys/devices/system")) and not root.exists(folder)
         why = Why.NOT_HERE if is_shown else Why.UNANSWERED
-        gaps.add("numa_nodes", "this kernel shows no NUMA nodes" if is_shown else f"{folder} cannot be read", why)
+        gaps.add("numa_nodes", "no NUMA nodes" if is_shown else f"{folder} is not readable", why)
     balancing = root.number("/proc/sys/kernel/numa_balancing")
     return {
         "numa_nodes": tuple(_numa_node(root, folder, index) for index in indices),
@@ -182,7 +182,7 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
 
 
 def _kind_of_folder(root: Root, path: str) -> str | None:
-    """`folder`, or `missing` where it surely does not exist; None where it cannot be looked at."""
+    """`folder`, or `missing` if it certainly does not exist; None if it cannot be examined."""
     try:
         os.stat(root.at(path))
     except FileNotFoundError:

@@ -55,7 +55,7 @@ class LaunchFiles:
 def read_files(
     paths: Iterable[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
-    """Read shell scripts, sbatch files and manifests. What other files are, and why they give no lines, is in `inputs`.
+    """Read shell scripts, sbatch files and manifests. `inputs` has the other files, and why they have no lines.
 
     Args:
         environ: the initial environment of shell scripts; manifests start with an empty one.
@@ -75,7 +75,7 @@ def read_files(
 
 
 def may_hold_launches(path: str) -> bool:
-    """Whether a file that was found in a folder is a shell script or a manifest with a launch, at a quick look."""
+    """A quick check whether a file in a folder is a shell script or a manifest with a launch."""
     is_manifest = path.endswith((".yaml", ".yml"))
     is_named = is_manifest or _SHELL_NAME.search(path) is not None
     if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
@@ -92,10 +92,10 @@ def may_hold_launches(path: str) -> bool:
 
 
 def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
-    """The text of a file; or None, and why there is none."""
+    """The text of a file; or None and the reason."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            found.failures.append(f"{path}: not read: it is no regular file")
+            found.failures.append(f"{path}: not read: not a regular file")
             return None, "not a regular file"
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -150,7 +150,7 @@ def _read(
             found.failures.append(error)
         _imagine(path, text, found, environ, version, files)
         is_understood = bool(lines or found.jobs[path])
-        reason = None if is_understood else "no launch in it that ddpdoctor can read"
+        reason = None if is_understood else "no launch line found"
         return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
@@ -173,7 +173,7 @@ def _imagine(
 
 @dataclass(frozen=True)
 class _TextsOnly:
-    """Files that a job file reads itself; where its training script lies on the cluster is not known here."""
+    """Files that a job file reads itself; the location of its training script on the cluster is unknown."""
 
     files: FileLookup
 

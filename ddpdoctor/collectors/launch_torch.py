@@ -49,7 +49,7 @@ def find_torch(machine: Machine) -> tuple[str, str] | None:
 
 
 def version_in(folder: str) -> str | None:
-    """The version of the torch in a folder, None where it does not say one."""
+    """The version of the torch in a folder, None if unknown."""
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
             match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", file.read(65536), re.MULTILINE)

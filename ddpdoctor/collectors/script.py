@@ -58,7 +58,7 @@ class ScriptText:
 class Scripts:
     """The paths to judge, in order; `given` are those that the user named, `failures` those that could not be opened.
 
-    `others` are, of each folder that was named, the files in it that are neither Python nor notebooks.
+    `others` are the other files in the named folders.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ def is_script(path: str) -> bool:
 
 
 def find(paths: Iterable[str], known: Scripts | None = None) -> Scripts:
-    """The Python files and notebooks that these paths mean; folders are searched, each file is found once.
+    """The Python files and notebooks that these paths name; folders are searched, each file counts once.
 
     Args:
         known: what was found already; its files come first.

@@ -285,7 +285,7 @@ class NamedProcess:
 class Hang(Section):
     """Evidence about a job that hangs, or hung when it ended. No equality: the dumps may be large.
 
-    `seconds` is how long the processes were watched. `not_ranks` are those that the user named in vain.
+    `seconds` is how long the processes were watched. `not_ranks` are given processes that are not ranks.
     """
 
     dumps: tuple[Dump, ...] = ()

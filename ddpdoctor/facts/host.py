@@ -201,15 +201,15 @@ def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:
 
 
 def local_ranks(environ: Environ, gpu: Gpu | None, job: Job | None) -> int | None:
-    """How many ranks run on this node: what the launch line says, else the launcher around this process, else one per
-    visible GPU, else None (nothing says so).
+    """How many ranks run on this node: from the launch line, else the launcher of this process, else one per visible GPU,
+    else None (unknown).
     """
     of_line = None if job is None else job.ranks_per_node
     return of_line or environ.local_world_size or visible_gpus(environ, gpu) or None
 
 
 def world_ranks(environ: Environ, gpu: Gpu | None, job: Job | None) -> int:
-    """How many ranks the whole job has, as far as that is known; at least those of this node."""
+    """How many ranks the whole job has, as far as known; at least those of this node."""
     of_line = None if job is None or job.ranks_per_node is None else job.world_size or job.ranks_per_node
     return max(of_line or environ.world_size or 0, local_ranks(environ, gpu, job) or 1)
 

@@ -150,7 +150,7 @@ class MarkKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobMark:
-    """A line that tells jobs apart. `ids` are (kind of id, id): ("slurm", "4712"), ("run", "sweep1").
+    """A line that distinguishes jobs. `ids` are (kind of id, id): ("slurm", "4712"), ("run", "sweep1").
 
     `by` is who says that it starts a job: two of them may say it of one start. `tail` are the last lines before it that hold
     text: if a job ends there, they are its end.
@@ -286,7 +286,7 @@ class JobOutcome(str, Enum):
     FAILED = "failed"
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
-    """Somebody ended it with SIGINT, as Ctrl-C does, before anything had failed."""
+    """A user ended it with SIGINT (Ctrl-C) before anything had failed."""
     RUNNING = "running"
     UNKNOWN = "unknown"
 
@@ -328,7 +328,7 @@ class Log(Section):
     """Everything that was read. `world_size` comes from the lines, None when no line has it.
 
     `heads` and `tails` are the first and the last lines of each source that hold text, whether they matter or not; `marks`
-    are the lines that tell jobs apart.
+    are the lines that distinguish jobs.
     """
 
     sources: tuple[LogSource, ...] = ()

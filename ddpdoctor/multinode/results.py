@@ -17,10 +17,10 @@ __all__ = ["Judge", "LostNode", "NodeEnd", "NotJoined", "ReceivedVerdict", "Sess
 
 @dataclass(frozen=True)
 class SessionResult:
-    """What the host knows when the session is over; judging is not done here.
+    """What the host knows at the end of the session, not judged yet.
 
-    `members` are in the order of their numbers. `missing` and `lacking` say who did not join in the whole time, by number and
-    by count; `absent` and `absent_count` who had not joined when it ended, which an error may have done early.
+    `members` are in the order of their numbers. `missing` and `lacking` are the nodes that did not join in time, by number and
+    count; `absent` and `absent_count` those that had not joined at its end, which may be early because of an error.
     """
 
     members: tuple[Member, ...]

@@ -35,7 +35,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ignore", metavar="PREFIX,…", help="skip these rules")
     parser.add_argument("--fail-on", choices=("error", "warning", "never"), default="error")
     parser.add_argument("--quiet", "-q", action="store_true", help="print findings only")
-    parser.add_argument("--verbose", "-v", action="store_true", help="also evidence and counts of rules")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also show evidence and counts of rules")
     parser.add_argument("--no-color", action="store_true", help="no colors")
     # torch.distributed.launch and deepspeed add this to the command of every rank, in addition to the environment.
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
@@ -53,7 +53,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as the other commands do."""
+    """Reports errors in one line, as the other commands do."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n")

@@ -123,7 +123,7 @@ class PeerMonitor:
         return self._link_checks.found if self._link_checks is not None else []
 
     def gloo(self) -> Observation | None:
-        """Why Gloo cannot work with the address that it would publish here, None if it can."""
+        """Why Gloo cannot work with the address that it would advertise here, None if it can."""
         if self.hosts < 2 and not os.environ.get("GLOO_SOCKET_IFNAME"):
             return None
         address, source = gloo_address(os.environ)
@@ -139,8 +139,8 @@ class PeerMonitor:
             "hostname": f"the hostname resolves to {address}",
             "nothing": "the hostname resolves to no address of this host",
         }[source]
-        words = f"{why}, so Gloo would publish {address}"
-        return self._about_gloo(Kind.GLOO_LOOPBACK, words, given if source == "GLOO_SOCKET_IFNAME" else address)
+        problem = f"{why}, so Gloo would publish {address}"
+        return self._about_gloo(Kind.GLOO_LOOPBACK, problem, given if source == "GLOO_SOCKET_IFNAME" else address)
 
     def _about_gloo(self, kind: Kind, problem: str, value: str) -> Observation:
         message = f"on {self.rank_env.host}, {problem}"

@@ -95,8 +95,8 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
         BadEnvironment: no launcher is recognized, or a variable is missing or not a number.
     """
     variables = dict(environ)
-    told = Environ(variables=variables)
-    row = told.launcher
+    place = Environ(variables=variables)
+    row = place.launcher
     if row is None:
         for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
             if environ.get(name):
@@ -107,7 +107,7 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
     world_size = _number(environ, _name(environ, counts.world_size), 1, MOST_RANKS)
     if environ.get("LOCAL_RANK"):  # scripts choose their GPU by it
         _number(environ, "LOCAL_RANK", 0)
-    master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
+    master = _master(environ, place, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
     return RankEnv(
         launcher=OWN_LAUNCHER
@@ -117,9 +117,9 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
         else f"{row.title}, RANK by hand",
         rank=rank,
         world_size=world_size,
-        local_rank=told.local_rank if told.local_rank is not None else told.integer("LOCAL_RANK"),
-        local_world_size=told.local_world_size,
-        node_rank=told.node_rank,
+        local_rank=place.local_rank if place.local_rank is not None else place.integer("LOCAL_RANK"),
+        local_world_size=place.local_world_size,
+        node_rank=place.node_rank,
         master_addr=master[0],
         master_port=master[1],
         uses_agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
@@ -155,7 +155,7 @@ def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _master(
-    environ: Mapping[str, str], told: Environ, row: LauncherMarks, world_size: int, parent: int
+    environ: Mapping[str, str], place: Environ, row: LauncherMarks, world_size: int, parent: int
 ) -> tuple[str, int]:
     """MASTER_ADDR and MASTER_PORT. If neither is set, a scheduler's task uses values that all tasks can derive.
 
@@ -164,12 +164,12 @@ def _master(
     """
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT") or row is BY_HAND or row.name == "torchrun":
         return _needed(environ, "MASTER_ADDR"), _port(environ)
-    here = told.local_world_size == world_size or told.is_multi_node is False
+    here = place.local_world_size == world_size or place.is_multi_node is False
     host = "127.0.0.1" if here else next(iter(_hosts(environ)), "")
     if not host:
         return _needed(environ, "MASTER_ADDR"), _port(environ)
-    job = told.integer("SLURM_JOB_ID")
-    step = told.integer("SLURM_STEP_ID") or 0
+    job = place.integer("SLURM_JOB_ID")
+    step = place.integer("SLURM_STEP_ID") or 0
     number = parent if job is None else job + 7 * step
     return host, FIRST_PORT + number % PORTS
 

@@ -59,8 +59,8 @@ class ProcEntry:
 
 @dataclass(frozen=True, slots=True)
 class FoundRanks:
-    """The ranks of one job on this node, by their pids, with the process of each; `unreadable` are processes of others,
-    `not_ranks` the given processes that are not ranks and have none below them.
+    """The ranks of one job on this node, each with its process; `unreadable` counts Python processes of other users,
+    `not_ranks` are the given processes that are not ranks and have no ranks among their descendants.
     """
 
     ranks: tuple[tuple[ProcEntry, Environ], ...]
@@ -90,8 +90,8 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
 
     A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
     `pids`, a process without a number that has no rank below it counts as one if it has loaded torch: scripts may number
-    their ranks themselves. `with_own` counts the doctor's own processes among them.
-    A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
+    their ranks themselves. `with_own` includes ddpdoctor's own processes.
+    An unreadable sibling of a launcher's ranks counts as one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)
@@ -183,8 +183,8 @@ def _program(
 
 
 def _given(root: Root, pid: int, numbered: set[int], known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
-    """What the user points at where no rank has a number: the processes that torch.multiprocessing spawned, or the one
-    that has loaded torch.
+    """The ranks at a given pid without numbered ranks: the processes that torch.multiprocessing spawned, or the one that
+    has loaded torch.
     """
     below = _below(known, (pid,))
     if pid not in known or below & numbered:
@@ -195,9 +195,9 @@ def _given(root: Root, pid: int, numbered: set[int], known: Mapping[int, ProcEnt
 
 
 def _has_torch(root: Root, entry: ProcEntry) -> bool | None:
-    """Whether a process has loaded torch's library, None where its memory map may not be read.
+    """Whether a process has loaded torch's library, None if its memory map is not readable.
 
-    One that the kernel holds, of which /proc does not answer, counts as one that has: that is what is looked for.
+    A process that is stuck in the kernel, so that reading /proc blocks, counts as one that has.
     """
     found, late = call_each_with_timeout(lambda pid: _loads_torch(root, pid), [entry.pid], SECONDS)
     return True if entry.is_silent or late else found[entry.pid]

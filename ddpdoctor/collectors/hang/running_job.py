@@ -62,8 +62,8 @@ def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
 def _with_stacks(
     machine: Machine, seen: Sequence[RankProcess], again: str
 ) -> tuple[tuple[RankProcess, ...], list[Gap]]:
-    """The ranks, and the copies of them below (workers of data loaders), with what py-spy says; `again` is the command that
-    reads them once more.
+    """The ranks and their forked children (data loader workers), with stacks from py-spy; `again` is the command that reads
+    them again.
     """
     program = find_pyspy(machine.environ)
     if program is None:

@@ -40,7 +40,7 @@ PIECE_BYTES = 1 << 20
 MOST_BYTES = 1 << 40
 PATIENT_BYTES = 64 << 10
 ANSWER_SECONDS = 10.0
-"""An input that does not answer for so long is given up."""
+"""Reading an input is given up after this long without data."""
 FOLDER_SECONDS = 60.0
 NO_ANSWER = f"no answer within {ANSWER_SECONDS:g} s"
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
@@ -122,7 +122,7 @@ class TolerantReader:
 
 
 def inputs_of(paths: Iterable[str]) -> list[Input]:
-    """The inputs that these paths name: a folder's are all files below it, by name. Whatever does not answer says so."""
+    """The inputs that these paths name: for a folder, all files below it, by name. An input that times out has a problem."""
     given = list(dict.fromkeys(paths))
     folders, late = call_each_with_timeout(_below, given, FOLDER_SECONDS)
     named = [name for path in given for name in folders.get(path, [path])]
@@ -167,12 +167,12 @@ def opened(source: Input, stdin: IO[bytes] | None = None, deadline: float = math
 
 
 def patient(descriptor: int, deadline: float, seconds: float) -> io.BufferedReader:
-    """A reader of a pipe or a device that waits at most `seconds` for each answer, and until `deadline` for all."""
+    """A reader of a pipe or a device that waits at most `seconds` for each piece of data, and until `deadline` in total."""
     return io.BufferedReader(_PatientFile(descriptor, deadline, seconds), PATIENT_BYTES)
 
 
 class _PatientFile(io.RawIOBase):
-    """Reads without ever blocking for longer than an answer may take."""
+    """Reads with a time limit for each piece of data."""
 
     def __init__(self, descriptor: int, deadline: float, seconds: float) -> None:
         self._descriptor, self._deadline, self._seconds = descriptor, deadline, seconds
@@ -183,7 +183,7 @@ class _PatientFile(io.RawIOBase):
         return True
 
     def readinto(self, target: Any) -> int:
-        """The next bytes; 0 at the end, and where a device has no more to say.
+        """The next bytes; 0 at the end, or if a device has no more data.
 
         Raises:
             TimeoutError: no answer in time.
@@ -201,7 +201,7 @@ class _PatientFile(io.RawIOBase):
                     return 0
                 continue
             except BrokenPipeError:
-                continue  # the kernel has overwritten messages that were not read yet
+                continue  # the kernel has overwritten unread messages
             self._has_answered = True
             target[: len(data)] = data
             return len(data)
@@ -213,7 +213,7 @@ class _PatientFile(io.RawIOBase):
 
 
 def _below(path: str) -> list[str]:
-    """A file itself; all that lies in a folder, with folders that cannot be read and links that lead out of it."""
+    """A file itself; or all files in a folder, including unreadable folders and links to paths outside of it."""
     if path == STDIN or not os.path.isdir(path):
         return [path]
     found: list[str] = []
@@ -260,12 +260,12 @@ _SPECIAL = (
 
 
 def _in_folder(found: Input) -> Input:
-    """An input that was not named itself: only regular files are read."""
+    """An input that the user did not name itself: only regular files are read."""
     return replace(found, is_named=False, problem=found.problem or found.special)
 
 
 def reason_of(error: Exception) -> str:
-    """Why something cannot be read, in a few words."""
+    """Why an input cannot be read, as a short phrase."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__

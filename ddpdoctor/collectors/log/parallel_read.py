@@ -38,9 +38,9 @@ def spans(size_bytes: int) -> list[tuple[int, int | None]]:
 def on_all_cores(
     work: Callable[[Task], Done], tasks: Sequence[Task], size_bytes: int, unread: Callable[[Task, str], Done]
 ) -> Iterator[Done]:
-    """What `work` gives for each task, in their order. The workers are forks: they know what this process knows.
+    """The results of `work` for each task, in order. The workers are forks: they share this process's state.
 
-    `unread` gives what stands for a task that was not read, and why, where Ctrl-C ended the reading (`ReadingWatch`).
+    `unread` makes the result of a task that was not run because of Ctrl-C (`ReadingWatch`), with the reason.
     """
     is_large = len(tasks) > 1 and (size_bytes >= WORTH_BYTES or len(tasks) >= WORTH_FILES)
     results = _forked(work, tasks) if is_large and cores() > 1 else map(work, tasks)

@@ -58,9 +58,9 @@ READERS: dict[InputKind, Reader] = {
 
 
 def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
-    """What matters in these files, folders and standard input (`-`), as the log of one job.
+    """The relevant lines in these files, folders and standard input (`-`), as the log of one job.
 
-    What cannot be read is a `problem` of its source, and a gap where a part of it was read.
+    Unreadable input is a `problem` of its source, and a gap if a part of it was read.
     """
     return attributed(read(paths, signatures, stdin))
 
@@ -68,9 +68,9 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
 def read(
     paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None, deadline: float = math.inf
 ) -> Log:
-    """The lines that a signature or a mark matches, of whichever jobs: who printed them is not found out yet.
+    """The lines that a signature or a mark matches, of all jobs, not yet attributed to processes.
 
-    What is not read by the `deadline`, by `time.monotonic`, is a `problem` of its source.
+    Input that was not read by the `deadline` (`time.monotonic`) is a `problem` of its source.
     """
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
@@ -111,7 +111,7 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
 
 
 def _is_gap(source: LogSource) -> bool:
-    """Whether a part of it is missing; what was not read at all is an input that was not understood."""
+    """Whether only a part was read; an input that was not read at all counts as not understood."""
     return source.problem is not None and source.lines > 0
 
 
@@ -165,7 +165,7 @@ def _read(
 
 
 def _unread(task: tuple[Input, int, int | None], why: str) -> tuple[LogSource, ScannedPart]:
-    """What stands for a piece of an input that was not read."""
+    """The result for a part of an input that was not read."""
     each = task[0]
     return LogSource(each.name, InputKind.TEXT, each.size_bytes, problem=why), ScannedPart()
 

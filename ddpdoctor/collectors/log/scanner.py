@@ -245,7 +245,7 @@ class _KeptLines:
             del self._part.tracebacks[MOST_TRACEBACKS:]
 
     def take_mark(self, text: str, number: int, context: LineContext) -> None:
-        """A line that may tell jobs apart, with the lines before it."""
+        """A line that may distinguish jobs, with the lines before it."""
         said, who, _, _ = split_prefix(text)
         mark = mark_in(said)
         if mark is not None and self._is_news(mark.kind, mark.ids):
@@ -253,7 +253,7 @@ class _KeptLines:
             self.keep_mark(JobMark(0, number, mark.kind, mark.ids, mark.by, who, tuple(tail)))
 
     def keep_mark(self, mark: JobMark) -> None:
-        """A mark, unless it repeats the ids of those before it."""
+        """Keep a mark, unless it repeats the ids of earlier ones."""
         if self._is_news(mark.kind, mark.ids):
             self._part.marks.append(mark)
             self._ids.update(mark.ids)
@@ -273,7 +273,7 @@ class _KeptLines:
 
 
 def _first_lines(data: bytes) -> list[LogLine]:
-    """The first lines that hold text."""
+    """The first nonempty lines."""
     found: list[LogLine] = []
     for number, line in enumerate(data[:TAIL_BYTES].split(b"\n"), 1):
         text = _line_of(next((piece for piece in line.split(b"\r") if piece.strip()), b""), number)
@@ -284,7 +284,7 @@ def _first_lines(data: bytes) -> list[LogLine]:
 
 
 def _last_lines(data: bytes, number: int, *, is_cut: bool = False) -> list[LogLine]:
-    """The last lines of a text that hold text; `number` is that of its last line, and the first may be cut."""
+    """The last nonempty lines of a text; `number` is that of its last line, and the first may be cut."""
     found: list[LogLine] = []
     raw = data.removesuffix(b"\n").split(b"\n")
     for line in reversed(raw[1:] if is_cut else raw):
@@ -297,6 +297,6 @@ def _last_lines(data: bytes, number: int, *, is_cut: bool = False) -> list[LogLi
 
 
 def _line_of(raw: bytes, number: int) -> LogLine:
-    """A line whether it matters or not; its text is empty where it holds none."""
+    """A line, relevant or not; its text may be empty."""
     prefixed = split_prefix(without_control_codes(raw[:LONGEST_LINE].decode("utf-8", "replace")))
     return LogLine(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time)

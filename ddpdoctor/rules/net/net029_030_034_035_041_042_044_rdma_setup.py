@@ -354,7 +354,7 @@ def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> I
     """
     rdma = net.need(net.rdma, "rdma")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("no NVIDIA GPU here")
+        not_here("no NVIDIA GPU")
     if rdma.plugin is None or environ.settings.get("NCCL_NET_PLUGIN") or any(d.needs_plugin for d in rdma.devices):
         return
     if any(name in rdma.plugin.lower() for name in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):

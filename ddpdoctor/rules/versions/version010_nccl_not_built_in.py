@@ -41,7 +41,7 @@ def nccl_not_built_in(versions: Versions, environ: Environ) -> Iterator[Finding]
         dist.init_process_group("gloo")
     """
     if versions.has_nccl is None:
-        not_here("no torch is installed")
+        not_here("no torch")
     name = next((name for name in BACKENDS if (environ.get(name) or "").lower() == "nccl"), None)
     if name and not versions.has_nccl:
         yield Finding(

@@ -15,18 +15,20 @@ from ddpdoctor.launch.evaluator.rank_nodes import VARIABLES, nodes_of_ranks, ori
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
 
-__all__ = ["imagined_outcomes"]
+__all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes"]
 
 
 def imagined_outcomes(
-    files: LaunchFiles, facts: Facts, rules: Iterable[Rule], known: Iterable[Finding]
+    files: LaunchFiles, facts: Facts, rules: Iterable[Rule], comparing: Iterable[Rule], known: Iterable[Finding]
 ) -> Iterator[Outcome]:
     """What the rules say of the jobs on several hosts that the files start.
 
     Args:
+        rules: what judges launch lines and jobs.
+        comparing: what compares the nodes of a job.
         known: findings of the launch lines as they are written: what these say or explain of a file is not repeated.
     """
-    rules = tuple(rules)
+    rules, comparing = tuple(rules), tuple(comparing)
     explains = {rule.code: rule.explains for rule in rules}
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
@@ -40,7 +42,7 @@ def imagined_outcomes(
             if not _is_compared(job):
                 continue
             outcome = _judged(job, facts, of_jobs if is_manifest else rules)
-            outcome.findings += _of_ranks(job, facts, rules)
+            outcome.findings += _of_ranks(job, facts, comparing)
             placed: dict[tuple[str, Where], Finding] = {}
             for each in (_placed(finding, job, path) for finding in outcome.findings):
                 placed.setdefault((each.code, each.where), each)  # hosts that run the same text have one together
@@ -62,12 +64,24 @@ def _judged(job: ImaginedJob, facts: Facts, rules: tuple[Rule, ...]) -> Outcome:
     return judge(replace(facts, launch=job.launch, job=job.job, environ=environ_of(job.launch)), rules)
 
 
-def _of_ranks(job: ImaginedJob, facts: Facts, rules: tuple[Rule, ...]) -> list[Finding]:
+def has_rank_variables(files: LaunchFiles, path: str) -> bool:
+    """Whether the job file itself gives ranks their RANK, in a wrapper or in the text of a shell."""
+    return any("RANK" in member.environ for job in files.jobs.get(path, ()) for member in job.launched)
+
+
+def has_one_launcher_per_host(files: LaunchFiles, path: str) -> bool:
+    """Whether every job of the file certainly starts one launcher of torch on each host."""
+    jobs = [job for job in files.jobs.get(path, ()) if job.job.agents]
+    return bool(jobs) and all(
+        job.is_certain and len({member.place.host for member in job.launched}) == len(job.launched) for job in jobs
+    )
+
+
+def _of_ranks(job: ImaginedJob, facts: Facts, comparing: tuple[Rule, ...]) -> list[Finding]:
     """What the rules that compare nodes say of ranks that srun or mpirun starts without a launcher of torch."""
     nodes = nodes_of_ranks(job)
     if nodes is None:
         return []
-    comparing = [rule for rule in rules if "nodes" in (*rule.needs, *rule.wants)]
     outcome = judge(replace(facts, launch=None, job=None, environ=None, nodes=nodes), comparing)
     return [_at_variable(finding, job) for finding in outcome.findings]
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
-from ddpdoctor.app.imagined_jobs import imagined_outcomes
-from ddpdoctor.app.lint_lines import environ_of, rules_of_machines
+from ddpdoctor.app.imagined_jobs import has_one_launcher_per_host, has_rank_variables, imagined_outcomes
+from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_machines
 from ddpdoctor.app.request import Request
+from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.launch import LocalFiles
 from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
 from ddpdoctor.engine import Outcome, extended, judge
@@ -18,6 +19,8 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Where
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
+from ddpdoctor.rules.launch.scheduler.launch057_058_launcher_copies import launcher_per_task
+from ddpdoctor.rules.launch.scheduler.launch061_to_063_083_scheduler_tasks import task_without_rank_variables
 from ddpdoctor.system.machine import Machine
 
 __all__ = ["read", "with_files"]
@@ -37,11 +40,24 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
         for each in _judged(lines, facts, facts.launch, rules):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcomes.append(each)
+    for outcome in outcomes:
+        outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
-    for outcome in imagined_outcomes(files, facts, rules, known):
+    comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
+    for outcome in imagined_outcomes(files, facts, rules, comparing, known):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)
     return extended(report, outcomes, rules, tuple(files.failures))
+
+
+def _is_refuted(finding: Finding, files: LaunchFiles) -> bool:
+    """Whether executing the file shows that a finding about its text alone is wrong."""
+    path = finding.where.file
+    if path is None:
+        return False
+    if finding.code == launcher_per_task.code:
+        return has_one_launcher_per_host(files, path)
+    return finding.code == task_without_rank_variables.code and has_rank_variables(files, path)
 
 
 def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:

@@ -115,6 +115,10 @@ WRAPPERS: dict[str, Syntax] = {
     "nerdctl": Syntax(_DOCKER, ("run", "exec"), 1, launcher=LauncherKind.CONTAINER),
     "kubectl": Syntax(_KUBECTL, ("exec",), 1, launcher=LauncherKind.CONTAINER),
     "oc": Syntax(_KUBECTL, ("exec", "rsh"), 1, launcher=LauncherKind.CONTAINER),
+    "shifter": Syntax(
+        _words("--image --volume --module --workdir --entrypoint --user -i -V -m -w -u -e --env"),
+        launcher=LauncherKind.CONTAINER,
+    ),
     "singularity": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=LauncherKind.CONTAINER),
     "apptainer": Syntax(_APPTAINER, ("exec", "run"), 1, launcher=LauncherKind.CONTAINER),
     "enroot": Syntax(_words("-c --conf -e --env -m --mount --rc"), ("start",), 1, launcher=LauncherKind.CONTAINER),

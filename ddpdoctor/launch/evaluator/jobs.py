@@ -18,7 +18,7 @@ from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 
-__all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job"]
+__all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job", "rank_of"]
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -141,6 +141,11 @@ def _number(member: Launched, names: Sequence[str]) -> int | None:
     ordered = sorted(names, key=lambda name: name.startswith("SLURM") and is_of_mpi)
     text = next((member.environ[name].text for name in ordered if name in member.environ), "")
     return int(text) if re.fullmatch(r"\d{1,6}", text) else None
+
+
+def rank_of(member: Launched) -> int | None:
+    """The rank of a process, by the variables of torch or of the launcher that started it."""
+    return _number(member, _RANK)
 
 
 def processes_of_job(job: ImaginedJob) -> tuple[Process, ...]:

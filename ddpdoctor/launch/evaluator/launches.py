@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,6 +144,7 @@ class _Runner:
         self._inside = inside or {}
         self._found = ImaginedRun(allocation=allocation)
         self._others: dict[str, int] = {}
+        self._written: dict[str, str | None] = {}
         self._group = 0
 
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
@@ -173,6 +175,7 @@ class _Runner:
             nodelist=self._allocation.hosts,
             is_fixed=False,
             files=self._files,
+            written=self._written,
             step=lambda argv: self._printed_by_step(argv, place),
         )
         named = {name: ShellVariable(value, is_exported=True) for name, value in environ.items()}
@@ -225,6 +228,8 @@ class _Runner:
         environ = {**environ, **own}
         if name in SHELLS:
             self._nested_shell(command, argv, environ, place, depth)
+        elif (script := self._own_script(argv[0], command.folder)) is not None:
+            self._run_text(command, script, argv, environ, place, depth)
         elif name in REMOTE:
             self._remote(command, argv, first, place, depth)
         elif first.launcher is LauncherKind.SRUN:
@@ -275,11 +280,23 @@ class _Runner:
             if at + 1 < len(argv):
                 self._run_text(command, argv[at + 1], argv[at + 2 :], environ, place, depth)
             return
-        text = self._files.text(_path(texts[at], command.folder)) if argv[at].is_known else None
+        text = self._read(texts[at], command.folder) if argv[at].is_known else None
         if text is None:
             self._found.left_out.append(f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
         self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
+
+    def _read(self, path: str, folder: str | None) -> str | None:
+        """A file that the job has written, or one that is there."""
+        full = _path(path, folder)
+        return self._written[full] if full in self._written else self._files.text(full)
+
+    def _own_script(self, program: Value, folder: str | None) -> Value | None:
+        """The text of a shell script that is run by its path, `./wrapper.sh`; None for every other program."""
+        if not program.is_known or "/" not in program.text:
+            return None
+        text = self._read(program.text, folder)
+        return Value(text, program.origins) if text is not None and _SHELL_SCRIPT.match(text) else None
 
     def _run_text(
         self,
@@ -308,12 +325,7 @@ class _Runner:
     def _remote(self, command: StartedCommand, argv: Sequence[Value], layer: Layer, place: Place, depth: int) -> None:
         """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment."""
         texts = [value.text for value in argv]
-        named = next((given.value for given in layer.reading.given if given.flag == "-w"), None)
-        values = {given.value_word.start for given in layer.reading.given}
-        words = _words(argv)
-        rest = [
-            at for at, word in enumerate(words) if at and not word.text.startswith("-") and word.start not in values
-        ]
+        named, rest = _remote_words(texts, layer.name)
         if layer.name == "ssh":
             if not rest:
                 return
@@ -465,6 +477,23 @@ class _Runner:
         )
 
 
+_REMOTE_VALUES = {"ssh": "pilobcDEFJLmOQRSwW", "pdsh": "wxgXfRltun", "clush": "wxgXflto"}
+"""Short options of programs for other hosts that take a value."""
+
+
+def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int]]:
+    """The value of `-w`, and the indices of the words that are no option."""
+    named = None
+    at = 1
+    while at < len(texts) and texts[at].startswith("-") and len(texts[at]) > 1:
+        letter, joined_value = texts[at][1], texts[at][2:]
+        takes_value = letter in _REMOTE_VALUES[name]
+        if letter == "w" and name != "ssh":
+            named = joined_value or (texts[at + 1] if at + 1 < len(texts) else None)
+        at += 2 if takes_value and not joined_value else 1
+    return named, list(range(at, len(texts)))
+
+
 def _is_printed(program: str) -> bool:
     """Whether a program is asked for what it prints about its host."""
     return program.rpartition("/")[2] in ("hostname", "ip", "nvidia-smi", "nproc", "uname", "getent")
@@ -481,8 +510,11 @@ def _words(argv: Sequence[Value]) -> tuple[Word, ...]:
     return tuple(found)
 
 
+_SHELL_SCRIPT = re.compile(r"#!\S*/(?:env )?(?:ba|da|z|k)?sh\b")
+
+
 def _path(path: str, folder: str | None) -> str:
-    return path if path.startswith("/") or folder is None else f"{folder}/{path}"
+    return path if path.startswith("/") or folder is None else posixpath.normpath(posixpath.join(folder, path))
 
 
 def _placed(task: int, tasks: int, nodes: int) -> tuple[int, int]:

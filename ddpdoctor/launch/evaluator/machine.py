@@ -16,6 +16,7 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 __all__ = ["ImaginedMachine"]
 
 LONGEST_INPUT = 1 << 20
+MOST_FILES = 64
 QUIET = frozenset(
     (
         *("mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "chown", "sleep"),
@@ -47,6 +48,8 @@ class ImaginedMachine:
     files: FileLookup = NO_FILES
     step: Callable[[Sequence[Value]], tuple[Value, int | None] | None] | None = field(default=None, compare=False)
     """What a program prints that `srun` or `ssh` runs on another host; None where that is not known."""
+    written: dict[str, str | None] = field(default_factory=dict, compare=False)
+    """What the job has written to files; shared by all processes of the job."""
     dice: random.Random = field(default_factory=random.Random, compare=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +67,18 @@ class ImaginedMachine:
     def read_file(self, path: str, folder: str | None) -> str | None:
         """The text of a file that is there; None where it cannot be read."""
         full = _full(path, folder)
+        if full is not None and full in self.written:
+            return self.written[full]
         return None if full is None else self.files.text(full)
+
+    def write_file(self, path: str, folder: str | None, content: Value, *, adds: bool) -> None:
+        """Keep what a command writes to a file; None where that is not known."""
+        full = _full(path, folder)
+        if full is None or len(self.written) >= MOST_FILES:
+            return
+        before = self.written.get(full, "") if adds else ""
+        is_known = content.is_known and before is not None and len(content.text) <= LONGEST_INPUT
+        self.written[full] = (before or "") + content.text if is_known else None
 
     def exists(self, path: str, folder: str | None, test: str) -> bool | None:
         """What is on the cluster's machines is not known; what lies beside the job file is."""

@@ -24,6 +24,9 @@ class MachineView(Protocol):
     def read_file(self, path: str, folder: str | None) -> str | None:
         """The text of a file that is there; None where it cannot be read."""
 
+    def write_file(self, path: str, folder: str | None, content: Value, *, adds: bool) -> None:
+        """Keep what a command writes to a file, for whoever reads it later."""
+
     def exists(self, path: str, folder: str | None, test: str) -> bool | None:
         """The answer of `test -e path` and the like; None where it is not known."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.nodes import Form, Node, Nodes
-from ddpdoctor.launch.evaluator.jobs import ImaginedJob
+from ddpdoctor.launch.evaluator.jobs import ImaginedJob, rank_of
 from ddpdoctor.launch.evaluator.launches import Launched
 from ddpdoctor.launch.evaluator.values import Origin
 
@@ -61,7 +61,7 @@ def _node(member: Launched, nproc: int) -> Node:
         launcher=member.place.via[-1] if member.place.via else "",
         master_addr=address,
         master_port=_number(member, "MASTER_PORT"),
-        owns=rank == 0,
+        owns=(rank_of(member) if rank is None else rank) == 0,
         is_at_master=None
         if address is None or address.startswith(("127.", "localhost"))
         else address == member.place.host,

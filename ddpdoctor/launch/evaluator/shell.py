@@ -121,6 +121,8 @@ class Shell:
         self.has_started = False
         """The last command was a program that is started: in a list it is taken to succeed."""
         self.in_condition = False
+        self._targets: list[tuple[Value, list[Value], bool]] = []
+        """The files that the redirections of the current command write."""
         self.depth = 0
         self._locals: list[dict[str, ShellVariable | None]] = []
         """What the local variables of each running function hide."""
@@ -311,18 +313,21 @@ class Shell:
         body = node.child_by_field_name("body")
         before_stdin, before_output = self.stdin, self.output
         sink: list[Value] = []
+        targets, self._targets = self._targets, []
         rest: list[Node] = []
         for redirect in node.children:
             self._redirect(redirect, sink)
             if redirect.type == "heredoc_redirect":
                 self.stdin = self._heredoc(redirect)
                 rest += [c for c in redirect.named_children if c.type in ("pipeline", "command", "list")]
+        written, self._targets = self._targets, targets
         try:
             if body is not None and rest and rest[0].type == "pipeline":
                 self._piped(body, rest[0])
             elif body is not None:
                 self.execute(body)
         finally:
+            self._write_files(written)
             self.stdin, self.output = before_stdin, before_output
 
     def _redirect(self, node: Node, sink: list[Value]) -> None:
@@ -355,6 +360,15 @@ class Shell:
             operator == ">&" and descriptor in ("", "1")
         ):
             self.output = sink
+            if destination is not None and operator != ">&":
+                path = self.expander().single(self.text_of(destination), self.start_of(destination))
+                self._targets.append((path, sink, operator.endswith(">>")))
+
+    def _write_files(self, targets: Sequence[tuple[Value, list[Value], bool]]) -> None:
+        """Keep what a command wrote to files: a script that is written with a heredoc may be run later."""
+        for path, sink, adds in targets:
+            if path.is_known and not path.text.startswith("/dev/"):
+                self.machine.write_file(path.text, self.folder, joined(sink), adds=adds)
 
     def _heredoc(self, node: Node) -> Value:
         start = next((self.text_of(c) for c in node.children if c.type == "heredoc_start"), "")
@@ -715,11 +729,14 @@ class Shell:
         """A simple command."""
         redirects = [child for child in node.children if child.type in ("herestring_redirect", "file_redirect")]
         before_stdin, before_output = self.stdin, self.output
+        targets, self._targets = self._targets, []
         for redirect in redirects:
             self._redirect(redirect, [])
         try:
             self._simple(node)
         finally:
+            self._write_files(self._targets)
+            self._targets = targets
             if redirects:
                 self.stdin, self.output = before_stdin, before_output
 

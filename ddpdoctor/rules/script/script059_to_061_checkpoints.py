@@ -272,7 +272,10 @@ def _same_path(save: Event, load: Event) -> bool:
 
 
 DAMAGED = "A checkpoint is damaged: cut off during download, copy or save, or written by several ranks at once"
-WHICH_DAMAGE = "Undetermined which: compare its size with the original, and check whether all ranks save it"
+WHICH_DAMAGE = (
+    "Either it is incomplete (compare its size with `ls -l` of the original) or several ranks wrote it (search the script for a "
+    "torch.save without `if rank == 0`)"
+)
 
 
 @checkpoint_read_before_written.look

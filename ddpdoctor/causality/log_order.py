@@ -65,8 +65,8 @@ def _after_interruption(found: list[Finding], graph: CausalGraph) -> list[Findin
 
 
 LOST_A_PEER = (Speaker.SURVIVOR, Speaker.STORE_CLIENT)
-UNKNOWN_END = "Undetermined whether it failed, or ended in order with the job: its own output decides"
-UNKNOWN_WHY = "Undetermined why that one ended, or whether the network between them broke: its own output decides"
+UNKNOWN_END = "Either that process failed, or it exited normally with the job: read its own output to decide"
+UNKNOWN_WHY = "Either that rank failed, or the network between them broke: read that rank's own output to decide"
 
 
 def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from ddpdoctor.logs.collective_waits import CollectiveWait
-from ddpdoctor.rules.log.headlines import clipped, place_name, ranks_named
+from ddpdoctor.rules.log.headlines import place_name, ranks_named
 
 __all__ = ["call", "calls", "names"]
 
 
 def call(wait: CollectiveWait) -> str:
-    """`ALLREDUCE number 7 of 4096 elements at train.py:12`, as far as it is known."""
-    if wait.op is None and wait.seq is None and wait.place is None:
-        return clipped(wait.line.text)
+    """`ALLREDUCE number 7 at train.py:12`, as far as it is known."""
     name = f"{wait.op or 'a collective'}" + (f" number {wait.seq}" if wait.seq is not None else "")
-    size = f" of {wait.size} elements" if wait.size and wait.size.isdigit() else ""
-    return f"{name}{size}" + (f" at {place_name(wait.place.file, wait.place.line)}" if wait.place is not None else "")
+    return name + (f" at {place_name(wait.place.file, wait.place.line)}" if wait.place is not None else "")
 
 
 def names(waits: list[CollectiveWait], but: tuple[int, ...] = ()) -> str:
@@ -23,10 +20,9 @@ def names(waits: list[CollectiveWait], but: tuple[int, ...] = ()) -> str:
 
 
 def calls(waits: list[CollectiveWait]) -> str:
-    """The call in which they waited; with the ranks of each call if there are several."""
-    groups: dict[tuple[object, ...], list[CollectiveWait]] = {}
-    for wait in waits:
-        groups.setdefault((wait.op, wait.seq), []).append(wait)
-    if len(groups) == 1:
+    """The call in which they waited, or what their calls have in common."""
+    if len({(wait.op, wait.seq) for wait in waits}) == 1:
         return call(waits[0])
-    return "; ".join(f"{names(group) or 'a rank'} in {call(group[0])}" for group in list(groups.values())[:4])
+    numbers = {wait.seq for wait in waits}
+    is_same_number = len(numbers) == 1 and None not in numbers
+    return f"collective number {waits[0].seq}" if is_same_number else "different collectives"

@@ -18,11 +18,12 @@ def differing_calls(log: Log, waits: list[CollectiveWait], what: str) -> Finding
     fewest = groups[0] if len(groups[0]) < len(groups[-1]) else []
     ranks = tuple(sorted({wait.who.rank for wait in fewest if wait.who.rank is not None}))
     place = fewest[0].place if fewest else groups[0][0].place
-    each_call = "; ".join(
-        f"{names(group) or 'others'} in {call(group[0])}" for group in sorted(groups, key=len, reverse=True)[:4]
+    calls_of_ranks = ", ".join(
+        f"{_difference(group[0], waits)} on {names(group) or 'others'}"
+        for group in sorted(groups, key=len, reverse=True)[:4]
     )
     return Finding(
-        f"the ranks wait in {what}: {each_call}",
+        f"{what}: {calls_of_ranks}",
         tuple(
             Evidence(log.place(w.line.source, w.line.number), shortened(w.line.text))
             for group in groups
@@ -35,3 +36,10 @@ def differing_calls(log: Log, waits: list[CollectiveWait], what: str) -> Finding
         ),
         ranks=ranks,
     )
+
+
+def _difference(wait: CollectiveWait, waits: list[CollectiveWait]) -> str:
+    """The operation, size, or place in which a rank's call differs from the others."""
+    if len({other.op for other in waits}) > 1 or wait.seq is None:
+        return wait.op if wait.op is not None and wait.seq is not None else call(wait)
+    return f"{wait.size} elements"

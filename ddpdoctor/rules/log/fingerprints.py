@@ -50,7 +50,7 @@ def _called(log: Log, line: LogLine, differences: str, ranks: list[int]) -> Find
     return Finding(
         headline(
             names_of(ranks, ()) if ranks else "ranks",
-            f"different collectives: {clipped(differences, LONGEST_EXCEPTION)}",
+            f"different collectives: {clipped(' '.join(differences.split()), LONGEST_EXCEPTION)}",
         ),
         (Evidence(log.place(line.source, line.number), shortened(line.text)),),
         where=Where(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 __all__ = ["clipped", "headline", "names_of", "place_name", "ranks_named", "who"]
@@ -12,14 +13,17 @@ MOST_NAMED = 3
 """More ranks or hosts than this are counted."""
 SHALLOW = 4
 """An absolute path with at most this many parts, such as `/home/u/train.py`, is shown without its folder."""
-_DETERMINERS = ("A ", "An ", "The ", "This ", "Another ", "Each ", "Several ", "One ", "Something ")
+_LOWERED = re.compile(
+    r"(?:An?|The|This|Another|Each|Several|One|Something|Two|Some|Store|Direct|Small|Processes|Harmless|Host|Different) "
+)
+"""First words of titles that begin with a small letter after a name."""
 
 
 def headline(speaker: str, what: str, quote: str = "") -> str:
     """`rank 3 on gpu-07: the GPU's memory ran out`, followed by the quoted line if all of it fits."""
     what = what.rstrip(".")
     if speaker:
-        what = f"{speaker}: {what[0].lower() + what[1:] if what.startswith(_DETERMINERS) else what}"
+        what = f"{speaker}: {what[0].lower() + what[1:] if _LOWERED.match(what) else what}"
     full = f"{what}: {quote}"
     return full if quote and len(full) <= LONGEST_HEADLINE else what
 
@@ -60,4 +64,4 @@ def names_of(ranks: Sequence[int], hosts: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f", and {more} more" if more > 0 else "")
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:MOST_NAMED])}, and {more} more"

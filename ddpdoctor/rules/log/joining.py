@@ -12,13 +12,20 @@ from dataclasses import replace
 from enum import Enum
 
 from ddpdoctor.facts.addresses import is_loopback
-from ddpdoctor.facts.log import Log
+from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.rendezvous_lines import client_counts, failed_connections, missing_keys
-from ddpdoctor.logs.rendezvous_view import RendezvousView, clients_joined, is_at_exit_barrier, names, workers_joined
+from ddpdoctor.logs.rendezvous_view import (
+    UNNAMED,
+    RendezvousView,
+    clients_joined,
+    is_at_exit_barrier,
+    names,
+    workers_joined,
+)
 from ddpdoctor.rules.log.headlines import ranks_named
 from ddpdoctor.rules.log.rendezvous_findings import TOO_MANY, candidates, rendezvous_finding
 
@@ -66,6 +73,12 @@ def _decide(log: Log) -> Iterator[Decision]:
         yield from _incomplete(view)
 
 
+def _by(view: RendezvousView, lines: list[LogLine]) -> str:
+    """`node1, node2: `, the beginning of a headline; "" if the log does not name the process."""
+    speakers = view.speakers_of(lines)
+    return "" if speakers == UNNAMED else f"{speakers}: "
+
+
 def _loopback(view: RendezvousView) -> Iterator[Decision]:
     """Several nodes try to connect to the store at a loopback address, or one does while the store waits on another node."""
     own = [k for k in view.failed_connections if is_loopback(k.host)]
@@ -76,7 +89,7 @@ def _loopback(view: RendezvousView) -> Iterator[Decision]:
             rendezvous_finding(
                 view,
                 [k.line for k in own],
-                f"{view.speakers_of([k.line for k in own])}: master address {first.host}:{first.port} is the node itself",
+                f"{_by(view, [k.line for k in own])}master address {first.host}:{first.port} is the node itself",
                 [c.line for c in view.client_counts],
             ),
         )
@@ -120,10 +133,10 @@ def _no_route(view: RendezvousView) -> Iterator[Decision]:
     where = f"{lost[0].host}:{lost[0].port}"
     if view.client_counts:
         joined = clients_joined(view.client_counts[0])
-        text = f"{view.speakers_of(lines)}: connection to {where} rejected (No route to host; {joined})"
+        text = f"{_by(view, lines)}connection to {where} rejected (No route to host; {joined})"
         yield Joining.MASTER_PORT_REJECTED, rendezvous_finding(view, lines, text, [c.line for c in view.client_counts])
     else:
-        text = f"{view.speakers_of(lines)}: no machine has the address {where} (No route to host)"
+        text = f"{_by(view, lines)}no machine has the address {where} (No route to host)"
         yield Joining.MASTER_ADDR_WITHOUT_HOST, rendezvous_finding(view, lines, text, [])
 
 
@@ -132,15 +145,15 @@ def _swallowed(view: RendezvousView) -> Iterator[Decision]:
     lines = matching_lines(view.log, SWALLOWED)
     if not lines:
         return
-    nodes = view.speakers_of(lines)
+    by = _by(view, lines)
     if view.client_counts:
         joined = clients_joined(view.client_counts[0])
-        text = f"{nodes}: no answer from the master port, packets are dropped ({joined})"
+        text = f"{by}no answer from the master port, packets are dropped ({joined})"
         yield Joining.MASTER_PORT_DROPPED, rendezvous_finding(view, lines, text, [c.line for c in view.client_counts])
     elif len(view.nodes) > 1 and len(view.nodes_of(lines)) == len(view.nodes):
         yield (
             Joining.MASTER_ADDR_SWALLOWS_PACKETS,
-            rendezvous_finding(view, lines, f"{nodes}: no answer from the master address", []),
+            rendezvous_finding(view, lines, f"{by}no answer from the master address", []),
         )
 
 
@@ -149,13 +162,13 @@ def _launchers(view: RendezvousView) -> Iterator[Decision]:
     first = [k for k in view.missing_keys if k.is_first_node]
     if len(first) > 1:
         lines = [k.line for k in first]
-        text = f"{view.speakers_of(lines)}: all wait as --node-rank 0 for the other nodes"
+        text = f"{_by(view, lines)}all wait as --node-rank 0 for the other nodes"
         yield Joining.DUPLICATE_NODE_RANK, rendezvous_finding(view, lines, text, [])
         return
     for node in sorted({n for k in view.missing_keys for n in k.nodes if not k.is_first_node}):
         same = [k.line for k in view.missing_keys if k.nodes == (node,) and not k.is_first_node]
         if len(same) > 1 and first:
-            text = f"{view.speakers_of(same)}: both wait as --node-rank {node}"
+            text = f"{_by(view, same)}both wait as --node-rank {node}"
             yield Joining.DUPLICATE_NODE_RANK, rendezvous_finding(view, same, text, [k.line for k in first])
             return
 
@@ -223,7 +236,7 @@ def _unreachable(view: RendezvousView) -> Iterator[Decision]:
         first = view.failed_connections[0]
         lines = [k.line for k in view.failed_connections]
         other = f" ({clients_joined(view.client_counts[0])})" if view.client_counts else ""
-        text = f"{view.speakers_of(lines)}: could not connect to {first.host}:{first.port}{other}"
+        text = f"{_by(view, lines)}could not connect to {first.host}:{first.port}{other}"
         also = [c.line for c in view.client_counts]
         found = rendezvous_finding(view, lines, text, also, undetermined=candidates(view))
         yield Joining.STORE_UNREACHABLE, found
@@ -231,9 +244,9 @@ def _unreachable(view: RendezvousView) -> Iterator[Decision]:
     lines = [c.line for c in view.client_counts] or matching_lines(view.log, SWALLOWED + NO_ANSWER)
     if lines:
         text = (
-            f"{view.speakers_of(lines)}: only {clients_joined(view.client_counts[0])}"
+            f"{_by(view, lines)}only {clients_joined(view.client_counts[0])}"
             if view.client_counts
-            else f"{view.speakers_of(lines)}: no answer from the master address"
+            else f"{_by(view, lines)}no answer from the master address"
         )
         yield Joining.STORE_UNREACHABLE, rendezvous_finding(view, lines, text, [], undetermined=candidates(view))
 
@@ -259,7 +272,7 @@ def _incomplete(view: RendezvousView) -> Iterator[Decision]:
     missing = ranks if len({k.ranks for k in view.missing_keys}) == 1 and ranks != (0,) else ()
     reason = f"only {joined} of {world} members joined in time" if joined else "not all members joined in time"
     reason = f"rank {missing[0]} did not publish its address" if len(missing) == 1 else reason
-    text = f"{view.speakers_of(lines)}: timed out, {reason}"
+    text = f"{_by(view, lines)}timed out, {reason}"
     finding = rendezvous_finding(view, lines, text, [], missing, candidates(view))
     yield Joining.RENDEZVOUS_INCOMPLETE, finding
 
@@ -294,7 +307,7 @@ def _without_endpoint(view: RendezvousView) -> Iterator[Decision]:
     lines = matching_lines(view.log, NO_ENDPOINT)
     waited = matching_lines(view.log, (r"RendezvousTimeoutError",))
     if lines and waited and not view.failed_connections:
-        text = f"{view.speakers_of(lines)}: c10d without --rdzv-endpoint waits at its own localhost:29400"
+        text = f"{_by(view, lines)}c10d without --rdzv-endpoint waits at its own localhost:29400"
         yield Joining.C10D_ENDPOINT_OMITTED, rendezvous_finding(view, lines, text, waited)
 
 

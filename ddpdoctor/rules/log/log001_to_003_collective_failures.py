@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.missing_participants import missing_participants
 from ddpdoctor.logs.traceback_of_line import traceback_of
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.collective_names import call, calls, names
-from ddpdoctor.rules.log.headlines import clipped, headline, ranks_named
+from ddpdoctor.rules.log.collective_names import calls, names
+from ddpdoctor.rules.log.headlines import headline, ranks_named
 from ddpdoctor.rules.log.signatures import explained, shortened
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS, stuck
 
@@ -49,8 +48,6 @@ DECIDES = (
     "`ddpdoctor hang` on every node while it hangs, to decide"
 )
 DECIDES_WITHOUT_NCCL = "run `ddpdoctor hang` on every node while it hangs to decide"
-_HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
-"""The prefixes of the watchdog's messages."""
 
 
 @cause(
@@ -146,7 +143,7 @@ def _message(
     waits = collective_waits(log)
     own = [wait for wait in waits if wait.who.rank in ranks]
     of_others = [wait for wait in waits if wait not in own] or waits
-    collective = calls(of_others) if waits else clipped(_HEADS.sub("", lines[0].text))
+    collective = calls(of_others) if waits else "a collective"
     speakers = sorted({line.who.rank for line in lines if line.who.rank is not None} - {*ranks})
     victims = names(waits, ranks) or ranks_named(speakers)
     decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
@@ -162,10 +159,10 @@ def _message(
     why = _why(() if own else ranks, decides)
     absent = ranks_named([*ranks])
     if absent and not history_of(log).speaking_ranks & {*ranks} and not ranks_named_missing(log)[0]:
-        what = f"no output in this log; {victims} timed out in {collective}"
+        what = f"no output; {victims} timed out in {collective}"
         why = f"{why}. If this log does not contain what {absent} printed, {absent} may not be the cause"
         return headline(absent, what), why, _is_complete(log, ranks)
-    collective += f" ({'; '.join(f'{names([wait])} waited in {call(wait)}' for wait in own[:4])})" if own else ""
+    collective += f" (waited in {calls(own)})" if own else ""
     named = (
         absent if len(missing) == len(ranks) and len(ranks) > 1 else ", ".join(_name(party) for party in missing[:8])
     )
@@ -212,7 +209,7 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
     ),
 )
 def watchdog_stuck() -> None:
-    """The NCCL watchdog thread of a rank is blocked in a call that does not return.
+    """The NCCL watchdog is blocked in a call that does not return.
 
     ## Why it matters
     `ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives` recommends

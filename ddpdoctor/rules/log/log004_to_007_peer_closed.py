@@ -204,7 +204,7 @@ def gloo_peer_closed() -> None:
     ),
 )
 def store_connection_closed() -> None:
-    """Store connection closed: the process that hosts the store had exited.
+    """Store connection closed: the host process of the store had exited.
 
     ## Why it matters
     All ranks print thousands of lines such as `Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has

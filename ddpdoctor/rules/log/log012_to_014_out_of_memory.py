@@ -106,7 +106,7 @@ def nccl_out_of_memory() -> None:
     ),
 )
 def host_out_of_memory(log: Log) -> Iterator[Finding]:
-    """The host's memory ran out: a process was OOM-killed or could not allocate.
+    """Host out of memory: a process was killed or could not allocate.
 
     ## Why it matters
     The rank ends with exit code -9 and without a traceback, which looks like a GPU fault; only the kernel log shows `Out of

@@ -68,7 +68,7 @@ FIND_SENDER = (
     ),
 )
 def scheduler_ended_job(log: Log) -> Iterator[Finding]:
-    """The scheduler ended the job: time limit, preemption, eviction, cancellation, or a lost node.
+    """The scheduler ended the job or lost its node.
 
     ## Why it matters
     slurmstepd prints one line, often only in the error file (`CANCELLED AT … DUE TO TIME LIMIT`). Then every rank prints a

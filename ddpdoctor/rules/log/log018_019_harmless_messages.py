@@ -53,7 +53,7 @@ def address_family_warning() -> None:
     ),
 )
 def nccl_startup_warning() -> None:
-    """NCCL and the launcher print harmless warnings at the start and at the end.
+    """Harmless warnings of NCCL or the launcher.
 
     ## Why it matters
     Successful runs also print `No plugin found (libnccl-net.so)` and `Failed to open libibverbs.so` on machines without RDMA,

@@ -20,7 +20,15 @@ from ddpdoctor.rules.host.host002_shm_too_small_for_dataloader import shm_too_sm
 from ddpdoctor.rules.host.host009_memory_limit_low import memory_limit_low
 from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
 from ddpdoctor.rules.log.exception_fixes import fix_of
-from ddpdoctor.rules.log.headlines import clipped, headline, names_of, place_name, who
+from ddpdoctor.rules.log.headlines import (
+    LONGEST_EXCEPTION,
+    LONGEST_HEADLINE,
+    clipped,
+    headline,
+    names_of,
+    place_name,
+    who,
+)
 from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
 from ddpdoctor.rules.log.log012_to_014_out_of_memory import host_out_of_memory
 from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
@@ -208,9 +216,11 @@ def _finding(log: Log, group: _Group, undetermined: str = "") -> Finding:
     why = WHY_TERMINATED if TERMINATED.search(first.message) else why
     own = None if why or undetermined else fix_of(first)
     name = first.exception.rpartition(".")[2] or "an exception"
-    shown = clipped(f"{name}: {first.message}" if first.message else name).removesuffix(".")
+    speaker = who(group.ranks, group.hosts)
+    room = min(LONGEST_EXCEPTION, LONGEST_HEADLINE - len(f"{speaker}: {at}"))
+    shown = clipped(f"{name}: {first.message}" if first.message else name, room).removesuffix(".")
     return Finding(
-        headline(who(group.ranks, group.hosts), f"{shown}{at}"),
+        headline(speaker, f"{shown}{at}"),
         (Evidence(log.place(first.source, first.number), shortened(raised), "no exception"),),
         fix=_fix(log, group, "" if own is None else own.text),
         where=Where(

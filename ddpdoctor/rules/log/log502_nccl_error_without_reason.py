@@ -140,7 +140,7 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     begun = first["file"] if first is not None else found["file"]
     is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
     reasons, candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
-    title = f"NCCL failed in {begun} ({KINDS[found['code']]})"
+    title = f"NCCL failed in {begun.rpartition('/')[2]} ({KINDS[found['code']]})"
     undetermined = f"Either {reasons}: run again with NCCL_DEBUG=WARN, which prints the reason, to decide"
     yield replace(
         finding_of(log, [*lines, last], title, undetermined, blames_speaker=True), candidates=codes_of(*candidates)

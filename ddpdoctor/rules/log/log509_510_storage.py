@@ -64,7 +64,7 @@ def disk_full(log: Log) -> Iterator[Finding]:
     signatures=(r"\[Errno 116\] Stale file handle", r"failed with Stale file handle", r"Stale (?:NFS )?file handle"),
 )
 def stale_file_handle(log: Log) -> Iterator[Finding]:
-    """A file on a network file system was deleted or replaced while a process had it open.
+    """An open file on a network file system was deleted or replaced.
 
     ## Why it matters
     `OSError: [Errno 116] Stale file handle`: another rank or another job removed or renamed the file, or the server was

@@ -26,7 +26,7 @@ __all__: list[str] = []
     ),
 )
 def hub_unreachable(log: Log) -> Iterator[Finding]:
-    """A model or data set could not be downloaded and is not in this node's cache.
+    """A model or data set could not be downloaded.
 
     ## Why it matters
     `OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files`: compute

@@ -279,20 +279,20 @@ MODULES = (
 
 @script_not_found.look
 def program_missing(log: Log) -> Iterator[Finding]:
-    """A script that is not there, or a module that -m names and Python does not find."""
+    """A script that does not exist, or a module after -m that Python does not find."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
     for found in signed(script_not_found, log):
-        told = NO_MODULE.search(found.quote)
-        if told is None:
+        match = NO_MODULE.search(found.quote)
+        if match is None:
             yield found
             continue
-        name = told["asked"] or told["named"]
-        meant = difflib.get_close_matches(name, MODULES, 1, 0.85)
-        hint = f", which is a misspelt {meant[0]}" if meant and meant[0] != name else ""
+        name = match["asked"] or match["named"]
+        similar = difflib.get_close_matches(name, MODULES, 1, 0.85)
+        hint = f", misspelled for {similar[0]}" if similar and similar[0] != name else ""
         yield replace(
             retitled(found, f"Python finds no module {name}{hint}"),
-            fix=f"Write python -m {meant[0]}."
+            fix=f"Write python -m {similar[0]}."
             if hint
-            else "Install the module for this Python, or correct its name behind -m.",
+            else "Install the module for this Python, or correct its name after -m.",
         )

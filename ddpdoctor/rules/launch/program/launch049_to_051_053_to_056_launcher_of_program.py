@@ -266,40 +266,38 @@ ADDED = re.compile(r"unrecognized arguments: +(?:--|[–—])(?P<option>local[-_
 
 LAUNCHERS = {
     "local_rank": (
-        "The launcher, torch.distributed.launch before torch 2.0, adds --local_rank to the script's arguments, and the script "
-        "does not know this option",
+        "torch.distributed.launch before torch 2.0 adds --local_rank, which the script rejects",
         "Let the script declare both spellings of the option (--local-rank and --local_rank), or read LOCAL_RANK and start it "
         "with torchrun, or with --use_env.",
     ),
     "local-rank": (
-        "The launcher, torch.distributed.launch since torch 2.0, adds --local-rank to the script's arguments, and the script "
-        "knows --local_rank at most",
+        "torch.distributed.launch since torch 2.0 adds --local-rank, which the script rejects",
         None,
     ),
 }
 
 
-OTHERS = "; it refuses {others} as well, so a second command or an option of the launcher stands behind the script"
+OTHERS = "; it also rejects {others}, which belongs before the script name or to another command"
 
 
 TWO = re.compile(r"--local[-_]rank\b")
 
 
-TWICE = "; it came twice, so one launcher starts another"
+TWICE = "; the option appears twice: one launcher starts another"
 
 
 @local_rank_dash_unrecognized.look
 def local_rank_refused(log: Log) -> Iterator[Finding]:
-    """The spelling that was refused tells which launcher added it; the script may know the other one or none."""
+    """The rejected spelling shows which launcher added it; the script may accept the other one or neither."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
     for found in signed(local_rank_dash_unrecognized, log):
-        told = ADDED.search(found.quote)
-        if told is None:
+        match = ADDED.search(found.quote)
+        if match is None:
             yield found
             continue
-        title, fix = LAUNCHERS[told["option"]]
-        others = told["others"].strip()
+        title, fix = LAUNCHERS[match["option"]]
+        others = match["others"].strip()
         title += TWICE if TWO.match(others) else OTHERS.format(others=others) if others else ""
         yield replace(retitled(found, title), fix=fix or found.fix)
 
@@ -309,7 +307,7 @@ NOT_PASSED = (r"arguments are required: --local[-_]rank",)
 
 @launched_without_launcher.look
 def no_launcher(log: Log) -> Iterator[Finding]:
-    """Nothing set torch's variables, and no scheduler is in sight."""
+    """torch's variables are not set, and the log shows no scheduler."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_under_scheduler
     from ddpdoctor.rules.log.signatures import finding_of

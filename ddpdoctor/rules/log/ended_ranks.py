@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpdoctor.facts.log import Exit, Log
 from ddpdoctor.findings import Evidence, Finding, Where
-from ddpdoctor.rules.log.headlines import headline, names_of
+from ddpdoctor.rules.log.headlines import headline, who
 from ddpdoctor.rules.log.signatures import shortened
 
 __all__ = ["SIGKILL", "ended"]
@@ -28,7 +28,7 @@ def ended(log: Log, exits: Sequence[Exit], how: str) -> Finding:
         for e, text in zip(exits, lines, strict=True)
     ]
     return Finding(
-        headline(names_of(ranks, hosts), how),
+        headline(who(ranks, hosts), how),
         tuple(Evidence(log.place(e.source, e.number), text, "0") for e, text in shown[:3]),
         where=Where(
             host=hosts[0] if len(hosts) == 1 else None,

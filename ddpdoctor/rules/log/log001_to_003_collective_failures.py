@@ -151,7 +151,7 @@ def _message(
         if log.world_size is None or len(history_of(log).speaking_ranks) < log.world_size:
             decides = f"run `ddpdoctor triage` on the output of all ranks, or {decides.removeprefix('run ')}"
         return (
-            headline(victims or "a rank", f"timed out in {collective}"),
+            headline(victims, f"timed out in {collective}"),
             f"Unknown which rank was missing: {decides}",
             True,
         )
@@ -330,9 +330,9 @@ def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
     if not hang.ras:
         not_here("NCCL's RAS was not asked")
     for each in hang.ras:
-        behind, ahead = _behind_of_hang(each), _ahead(each)
-        if behind:
-            kind, late, low, high = behind
+        slower, ahead = _slower(each), _ahead(each)
+        if slower:
+            kind, late, low, high = slower
             kind = kind or "collectives"
             yield ras_finding(
                 each,
@@ -356,7 +356,7 @@ def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
             )
 
 
-def _behind_of_hang(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
+def _slower(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
     """The first kind of collective in which a minority of the ranks has a lower count."""
     for kind in sorted({kind for peer in ras.peers for kind in peer.counts}):
         counted = [peer for peer in ras.peers if kind in peer.counts]

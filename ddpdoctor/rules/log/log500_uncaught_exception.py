@@ -70,6 +70,7 @@ KILLED = "Killed"
 """The last line that a shell prints about a program ended by SIGKILL; a server ends itself in this way after an exception."""
 OF_BACKEND = re.compile(r"NCCL|nccl|DistBackendError|CUDA|c10|[Pp]rocess ?[Gg]roup")
 """Exceptions about which NCCL's own lines say more."""
+_ERRNO = re.compile(r"^\[Errno \d+\] ")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -218,7 +219,8 @@ def _finding(log: Log, group: _Group, undetermined: str = "") -> Finding:
     name = first.exception.rpartition(".")[2] or "an exception"
     speaker = who(group.ranks, group.hosts)
     room = min(LONGEST_EXCEPTION, LONGEST_HEADLINE - len(f"{speaker}: {at}"))
-    shown = clipped(f"{name}: {first.message}" if first.message else name, room).removesuffix(".")
+    message = _ERRNO.sub("", first.message)
+    shown = clipped(f"{name}: {message}" if message else name, room).removesuffix(".")
     return Finding(
         headline(speaker, f"{shown}{at}"),
         (Evidence(log.place(first.source, first.number), shortened(raised), "no exception"),),

@@ -122,7 +122,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
 
 
 def _passed_on(log: Log) -> Iterator[Finding]:
-    """An error of which the log only contains NCCL's INFO lines: where it began, and what it can be."""
+    """An error whose only trace is NCCL's INFO lines: where it began, and what it can be."""
     last = history_of(log).last_failure
     found = NCCL_RETURNED.search(last.text) if last is not None else None
     if last is None or found is None or history_of(log).is_harmless([last]):

@@ -9,9 +9,10 @@ from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.logs.rendezvous_lines import ClientCount, FailedConnection, MissingKeys
 from ddpdoctor.logs.traceback_of_line import traceback_of
 
-__all__ = ["RendezvousView", "clients_joined", "is_at_exit_barrier", "names", "workers_joined"]
+__all__ = ["UNNAMED", "RendezvousView", "clients_joined", "is_at_exit_barrier", "names", "workers_joined"]
 
-
+UNNAMED = "a process"
+"""The name of a process of which neither the rank nor the host is known."""
 _WORKERS = re.compile(r"world_size=(?P<world>\d+), worker_count=(?P<joined>\d+)")
 
 
@@ -57,7 +58,7 @@ class RendezvousView:
         """Who printed these lines, for a message: a file's name adds nothing where there is one file."""
         if len(self.log.sources) == 1 and all(line.who.host is None and line.who.task is None for line in lines):
             ranks = sorted({line.who.rank for line in lines if line.who.rank is not None})
-            return f"rank{'s' if len(ranks) > 1 else ''} {names([str(r) for r in ranks])}" if ranks else "a process"
+            return f"rank{'s' if len(ranks) > 1 else ''} {names([str(r) for r in ranks])}" if ranks else UNNAMED
         return names(self.nodes_of(lines))
 
 

@@ -283,5 +283,5 @@ def test_a_copy_keeps_the_beginning_and_the_end(pieces: list[bytes], head: int, 
         copy.add(piece)
     whole, kept = b"".join(pieces), copy.content()
     assert kept.startswith(whole[:head])
-    assert kept == whole if not copy.left_out else f"{copy.left_out} bytes are not kept".encode() in kept
+    assert kept == whole if not copy.left_out else f"{copy.left_out} bytes not kept".encode() in kept
     assert len(kept) <= head + tail + 60

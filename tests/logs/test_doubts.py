@@ -111,7 +111,7 @@ def _report(folder: Path, text: str) -> Report:
         (PREEMPTED + RAISED, "LOG015", "The scheduler ended the job"),
         (PREEMPTED + "step 5 loss 0.1\n" * 400 + RAISED, "LOG500", "KeyError"),
         ("File already exists: /scratch/run1/ddp_init\n" + CROWDED, "NET018", "left by an earlier run"),
-        (CROWDED, "PROBE004", "8 workers came to a group of 4. Undetermined"),
+        (CROWDED, "PROBE004", "8 workers joined a group of 4. Either"),
         ("fit.py: error: unrecognized arguments: --local_rank=1\n", "LAUNCH050", "before torch 2.0 adds --local_rank"),
         ("fit.py: error: unrecognized arguments: --local-rank=1 -m\n", "LAUNCH050", "it also refuses -m"),
         (
@@ -123,11 +123,11 @@ def _report(folder: Path, text: str) -> Report:
         (
             "RuntimeError: DataLoader worker (pid 41) is killed by signal: Terminated.\n",
             "LOG500",
-            "Undetermined who ended",
+            "Either the launcher or the scheduler ended it",
         ),
-        (TWO_RAISE, "LOG500", "rank 1 raised ValueError"),
-        (ESCAPED, "NET003", "the master address gave no answer"),
-        (OLD_NCCL, "NET009", "A rank got no answer from another rank. Either"),
+        (TWO_RAISE, "LOG500", "rank 1: ValueError: no data at data.py:5"),
+        (ESCAPED, "NET003", "no answer from the master address"),
+        (OLD_NCCL, "NET009", "rank 0 on gpu-7: a rank got no answer from another rank. Either"),
         (
             "RuntimeError: [/src/gloo/transport/tcp/pair.cc:769] connect [127.0.1.1]:3496: Connection refused\n",
             "NET017",

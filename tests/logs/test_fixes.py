@@ -49,9 +49,9 @@ def test_an_exception_is_answered_with_a_command(tmp_path: Path, raised: str, co
     [
         ("main", "ModuleNotFoundError: No module named 'myproject'", "PYTHONPATH=$PWD"),
         ("main", "AssertionError: batch size must be even", "batch size must be even"),
-        ("main", "AssertionError", "print both of its sides"),
+        ("main", "AssertionError", "Print both sides of the condition"),
         ("main", "ZeroDivisionError: division by zero", "the divisor at /job/train.py:9"),
-        ("load_checkpoint", "KeyError: 'optimizer'", "The checkpoint has no key optimizer"),
+        ("load_checkpoint", "KeyError: 'optimizer'", "it has no key optimizer"),
         ("main", "KeyError: 'momentum'", "Correct /job/train.py:9; full traceback: "),
         ("main", "IndexError: list index out of range", "the length at /job/train.py:9"),
     ],
@@ -79,7 +79,7 @@ def test_a_refused_argument_is_named(tmp_path: Path, refusal: str, words: str) -
     [
         (HEAD.format(function="main") + "SystemExit: 3\n", "Find the sys.exit()"),
         ("loading\nFATAL: cannot open shard 7\n", "--log-dir logs --tee 3"),
-        ("Job failed with status 1\n", "This is an excerpt"),
+        ("Job failed with status 1\n", "this is an excerpt"),
     ],
 )
 def test_what_to_collect_fits_the_case(tmp_path: Path, text: str, words: str) -> None:
@@ -95,7 +95,7 @@ def test_a_failure_that_is_not_understood_is_quoted_with_its_place_and_why(tmp_p
     assert found.ranks == (1,)
     assert found.where.line == 3
     assert found.evidence[-1].path.endswith("job.log:3")
-    assert "Quoted because the output ends there" in found.why
+    assert "quoted because the output ends there" in found.why
 
 
 def test_nothing_is_quoted_where_a_cause_is_known(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_log_names_the_right_cause_and_the_right_ranks(case: Case, tmp_path: P
         return
     first = report.findings[0]
     assert first.code in case.keys.get("first", case.code).split(", "), [f.code for f in report.findings]
-    assert case.keys.get("message", "") in first.text
+    assert case.keys.get("message", "") in f"{first.text}\n{first.quote}"
     causes = {f.code for f in report.findings if f.role is Role.CAUSE}
     assert not causes & set(case.keys.get("not", "").split(", "))
     if "ranks" in case.keys:

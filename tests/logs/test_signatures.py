@@ -97,7 +97,7 @@ def test_what_a_finding_leaves_open_is_said_and_listed_alike(code: str) -> None:
             assert set(each.candidates) <= {rule.code for rule in rules}
             assert not each.candidates or each.certainty is Certainty.CANDIDATES
             if each.undetermined:
-                assert each.undetermined.startswith(("Undetermined", "Either", "Unknown"))
+                assert each.undetermined.startswith(("Either", "Unknown"))
                 assert each.certainty in (Certainty.CANDIDATES, Certainty.LIKELY)
                 named = set(re.findall(r"\b[A-Z]+\d{3}\b", each.undetermined.partition(": " + each.quote)[0]))
                 assert named & {rule.code for rule in rules} <= set(each.candidates), each.text

@@ -278,7 +278,7 @@ def peers_gpu_unseen(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, ISOLATED)
     if lines:
-        title = "NCCL cannot open the GPU of a peer: each process sees only its own"
+        title = "NCCL cannot open the GPU of a peer process"
         undetermined = (
             "Either CUDA_VISIBLE_DEVICES, srun's --gpus-per-task, or the container gives each rank one GPU (ENV064), "
             "or IMEX between the machines does not work (TOPO023); `ddpdoctor gpus` in each rank decides"

@@ -240,10 +240,7 @@ def foreign_memory(log: Log) -> Iterator[Finding]:
         return
     title = "Another process uses the GPU"
     if _are_siblings(lines[0].text):
-        title = (
-            "Several processes with neighbouring pids use this GPU: ranks that did not select their own GPU "
-            "(SCRIPT002, SCRIPT003), more ranks than GPUs (GPU005), or another job"
-        )
+        title = "Several processes with consecutive pids use this GPU, probably ranks of one job"
     yield finding_of(log, lines, title, blames_speaker=True)
 
 

@@ -141,8 +141,5 @@ def locked_memory(log: Log) -> Iterator[Finding]:
         return
     without_error = matching_lines(log, WITHOUT_ERROR)
     if without_error:
-        title = (
-            "NCCL could not create an RDMA queue. Either the limit of locked memory is too low (HOST003; `ulimit -l` decides), "
-            "or the adapter has no queues left or refuses them (NET032, NET035)"
-        )
+        title = "NCCL could not create an RDMA queue: `ulimit -l` is too low, or no queue is left"
         yield finding_of(log, without_error, title, blames_speaker=True)

@@ -67,7 +67,7 @@ def host_memory_not_shared(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, NO_HOST_MEMORY)
     if lines:
-        title = "NCCL got no shared host memory from CUDA on this node; --shm-size does not help"
+        title = "NCCL got no shared host memory from CUDA on this node"
         undetermined = (
             "Either a NUMA node has no memory (HOST011), or the container or kernel forbids NUMA calls (HOST010); "
             "`ddpdoctor check` on that node decides, and NCCL_CUMEM_HOST_ENABLE=0 avoids both"

@@ -1,4 +1,4 @@
-"""SCRIPT027, SCRIPT028, SCRIPT029 in logs: ranks that all wait, but not in the same collective."""
+"""SCRIPT027, SCRIPT028, SCRIPT029 in logs: all ranks wait, but not in the same collective."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from ddpdoctor.rules.log.collective_names import call, names
 from ddpdoctor.rules.log.signatures import shortened
 
 
-def differing_calls(log: Log, waited: list[CollectiveWait], what: str) -> Finding:
-    """The ranks in the minority are to blame; in a tie nobody is."""
+def differing_calls(log: Log, waits: list[CollectiveWait], what: str) -> Finding:
+    """The ranks in the minority are named as the cause; in a tie, none is."""
     calls: dict[object, list[CollectiveWait]] = {}
-    for wait in waited:
+    for wait in waits:
         calls.setdefault((wait.op, wait.size) if wait.seq is not None else wait.place, []).append(wait)
     groups = sorted(calls.values(), key=len)
     fewest = groups[0] if len(groups[0]) < len(groups[-1]) else []
     ranks = tuple(sorted({wait.who.rank for wait in fewest if wait.who.rank is not None}))
     place = fewest[0].place if fewest else groups[0][0].place
-    told = "; ".join(
-        f"{names(group) or 'ranks'}: {call(group[0])}" for group in sorted(groups, key=len, reverse=True)[:4]
+    calls_of_ranks = ", ".join(
+        f"{_difference(group[0], waits)} on {names(group) or 'others'}"
+        for group in sorted(groups, key=len, reverse=True)[:4]
     )
     return Finding(
-        f"the ranks wait in {what}: {told}",
+        f"{what}: {calls_of_ranks}",
         tuple(
             Evidence(log.place(w.line.source, w.line.number), shortened(w.line.text))
             for group in groups
@@ -35,3 +36,10 @@ def differing_calls(log: Log, waited: list[CollectiveWait], what: str) -> Findin
         ),
         ranks=ranks,
     )
+
+
+def _difference(wait: CollectiveWait, waits: list[CollectiveWait]) -> str:
+    """The operation, size, or place in which a rank's call differs from the others."""
+    if len({other.op for other in waits}) > 1 or wait.seq is None:
+        return wait.op if wait.op is not None and wait.seq is not None else call(wait)
+    return f"{wait.size} elements"

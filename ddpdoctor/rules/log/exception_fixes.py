@@ -1,4 +1,4 @@
-"""What to do after an exception of Python's own: by its class, its message and the place where it was raised."""
+"""What to do after a Python exception: by its class, its message, and the place where it was raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ExceptionFix", "fix_of"]
 
 @dataclass(frozen=True, slots=True)
 class ExceptionFix:
-    """What to do, and a command to paste where one does it."""
+    """What to do, and a command to paste if one does it."""
 
     text: str
     command: str | None = None
@@ -81,7 +81,7 @@ PACKAGES = {
     "xformers": "xformers",
     "yaml": "PyYAML",
 }
-"""Modules whose package is known, and what pip is given for it."""
+"""Modules whose package is known, and the argument for pip."""
 
 _MODULE = re.compile(r"No module named '?(?P<name>\w[\w.]*)")
 _NAME_FROM = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
@@ -91,7 +91,7 @@ _OF_CHECKPOINT = re.compile(r"load|resume|restore|checkpoint|ckpt", re.IGNORECAS
 
 
 def fix_of(raised: Traceback) -> ExceptionFix | None:
-    """What to do after this exception; None where its class does not tell it."""
+    """What to do after this exception; None if its class does not determine it."""
     name = raised.exception.rpartition(".")[2]
     for names, fix in _FIXES:
         if name in names:
@@ -110,14 +110,14 @@ def _module(raised: Traceback) -> ExceptionFix | None:
     name = missing["name"].rstrip(".")
     top = name.partition(".")[0]
     if top in PACKAGES and top == name:
-        text = f"Install {name} on every node, into the Python that starts the ranks"
+        text = f"Install {name} on every node, in the Python that starts the ranks"
         return ExceptionFix(text, f"python -m pip install {PACKAGES[top]}")
     if top in PACKAGES:
-        text = f"The installed {top} has no {name}: install the version of {top} that this code was written for"
+        text = f"Install the version of {top} that this code was written for: the installed one has no {name}"
         return ExceptionFix(text, f"python -m pip show {top}")
     text = (
-        f"Start from the folder that holds {top} (PYTHONPATH=$PWD) if it is a part of your project; else install the package "
-        f"that brings it (python -m pip install {top}, where the names agree), on every node"
+        f"Install the package that provides {top} on every node (often python -m pip install {top}), or start in the folder that "
+        f"contains {top} if it is part of your project (PYTHONPATH=$PWD)"
     )
     return ExceptionFix(text)
 
@@ -128,8 +128,8 @@ def _import(raised: Traceback) -> ExceptionFix | None:
         return _module(raised)
     top = wrong["module"].partition(".")[0]
     text = (
-        f"The installed {top} has no {wrong['name']}: install the version of {top} that the importing code was written for, "
-        f"and check that no file of the job is called {top}.py"
+        f"Install the version of {top} that the importing code was written for: the installed one has no {wrong['name']}. "
+        f"Check that no file of the job is named {top}.py"
     )
     return ExceptionFix(text, f"python -m pip show {PACKAGES.get(top, top).partition(' ')[0]}")
 
@@ -137,18 +137,16 @@ def _import(raised: Traceback) -> ExceptionFix | None:
 def _file(raised: Traceback) -> ExceptionFix:
     path = _PATH.search(raised.message)
     if path is None:
-        return ExceptionFix(f"Give the absolute path of a file that exists on every node, {_at(raised)}")
-    text = (
-        f"Make {path['path']} exist on every node, or give its absolute path: relative ones start in the launch folder"
-    )
+        return ExceptionFix(f"Use the absolute path of a file that exists on every node, {_at(raised)}")
+    text = f"Create {path['path']} on every node, or use its absolute path. Relative paths start in the folder of the launch"
     return ExceptionFix(text, f"ls -ld {_quoted(path['path'])}")
 
 
 def _permission(raised: Traceback) -> ExceptionFix:
     path = _PATH.search(raised.message)
     if path is None:
-        return ExceptionFix(f"Give the user who starts the ranks access to the file that is opened {_at(raised)}")
-    text = f"Give the user who starts the ranks access to {path['path']}, or use a path that they own, on every node"
+        return ExceptionFix(f"Give the user that starts the ranks access to the file that is opened {_at(raised)}")
+    text = f"Give the user that starts the ranks access to {path['path']} on every node, or use a path that they own"
     return ExceptionFix(text, f"id; ls -ld {_quoted(path['path'])}")
 
 
@@ -159,13 +157,13 @@ def _quoted(path: str) -> str:
 def _assertion(raised: Traceback) -> ExceptionFix:
     if raised.message:
         return ExceptionFix(f"Make the condition {_at(raised)} true: {raised.message[:120].rstrip('.')}")
-    return ExceptionFix(f"Read the condition {_at(raised)} and print both of its sides: the assertion has no message")
+    return ExceptionFix(f"Print both sides of the condition {_at(raised)}: the assertion has no message")
 
 
 def _division(raised: Traceback) -> ExceptionFix:
     text = (
-        f"Print the divisor {_at(raised)}: it is 0. Often a rank has no batch (len(dataset) below world size x batch size with "
-        "drop_last=True)"
+        f"Print the divisor {_at(raised)}: it is 0. Often a rank has no batch, because len(dataset) is below world size x batch "
+        "size and drop_last=True"
     )
     return ExceptionFix(text)
 
@@ -173,8 +171,10 @@ def _division(raised: Traceback) -> ExceptionFix:
 def _key(raised: Traceback) -> ExceptionFix | None:
     key = _KEY.match(raised.message.strip())
     if key is None or not any(_OF_CHECKPOINT.search(frame.function) for frame in raised.frames):
-        return None  # the place of the code that reads the mapping is what there is to correct
-    return ExceptionFix(f"The checkpoint has no key {key['key']}: print its keys {_at(raised)} and load what it holds")
+        return None  # the code that reads the mapping is what to correct
+    return ExceptionFix(
+        f"Print the checkpoint's keys {_at(raised)} and load one that exists: it has no key {key['key']}"
+    )
 
 
 def _index(raised: Traceback) -> ExceptionFix:
@@ -182,12 +182,12 @@ def _index(raised: Traceback) -> ExceptionFix:
 
 
 def _attribute(raised: Traceback) -> ExceptionFix:
-    text = f"Read the name {_at(raised)}: it is misspelled, or the object is None or of another version of its package (pip show)"
+    text = f"Check the name {_at(raised)}: it is misspelled, the object is None, or its package has another version (pip show)"
     return ExceptionFix(text)
 
 
 def _type(raised: Traceback) -> ExceptionFix:
-    text = f"Compare the call {_at(raised)} with the signature of the installed version (pip show, help())"
+    text = f"Compare the call {_at(raised)} with the signature in the installed version (pip show, help())"
     return ExceptionFix(text)
 
 
@@ -196,9 +196,7 @@ def _name(raised: Traceback) -> ExceptionFix:
 
 
 def _end_of_file(raised: Traceback) -> ExceptionFix:
-    text = (
-        f"Look at the size of the file that is read {_at(raised)}: it is empty or was cut; delete it and write it again"
-    )
+    text = f"Delete the file that is read {_at(raised)} and write it again: it is empty or incomplete"
     return ExceptionFix(text)
 
 
@@ -221,4 +219,4 @@ _FIXES: tuple[tuple[tuple[str, ...], Callable[[Traceback], ExceptionFix | None]]
     (("EOFError", "UnpicklingError", "JSONDecodeError"), _end_of_file),
     (("RecursionError",), _recursion),
 )
-"""Classes of exceptions, and who says what to do after them."""
+"""Classes of exceptions, and the functions that know what to do after them."""

@@ -1,8 +1,7 @@
-"""LOG001, LOG002, LOG003: ranks that waited for others in a collective, and what their lines say of those others."""
+"""LOG001, LOG002, LOG003: ranks that waited for others in a collective, and what their lines show about those others."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,7 +20,8 @@ from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.missing_participants import missing_participants
 from ddpdoctor.logs.traceback_of_line import traceback_of
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.collective_names import call, calls, names, ranks_named
+from ddpdoctor.rules.log.collective_names import calls, names
+from ddpdoctor.rules.log.headlines import headline, ranks_named
 from ddpdoctor.rules.log.signatures import explained, shortened
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS, stuck
 
@@ -44,12 +44,10 @@ SIGNATURES = (
 )
 
 DECIDES = (
-    "a second run with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (then `ddpdoctor triage` its dumps), or "
-    "`ddpdoctor hang` on the nodes while it hangs"
+    "run again with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and `ddpdoctor triage` its dumps, or run "
+    "`ddpdoctor hang` on every node while it hangs, to decide"
 )
-DECIDES_WITHOUT_NCCL = "`ddpdoctor hang` on the nodes while it hangs"
-_HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
-"""What the watchdog puts before its words."""
+DECIDES_WITHOUT_NCCL = "run `ddpdoctor hang` on every node while it hangs to decide"
 
 
 @cause(
@@ -63,20 +61,29 @@ _HEADS = re.compile(r"(?:\[[^\]]*\] ?)+")
     signatures=(*SIGNATURES, *WATCHDOGS),
 )
 def collective_timeout(log: Log) -> Iterator[Finding]:
-    """A collective timed out because some rank did not take part in it.
+    """A collective timed out because a rank did not take part in it.
 
     ## Why it matters
-    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=…, OpType=ALLREDUCE, …) ran for 600000 milliseconds"
-    (NCCL) or "Timed out waiting 1800000ms for recv operation to complete" (Gloo) is printed by the ranks that waited,
-    10 or 30 minutes after the job stopped. The rank that prints it is usually the victim; its exit code -6 is only the
-    watchdog that ends the process.
+    The ranks that waited print `Watchdog caught collective operation timeout: WorkNCCL(SeqNum=…, OpType=ALLREDUCE, …)` (NCCL) or
+    `Timed out waiting 1800000ms for recv operation to complete` (Gloo), 10 or 30 minutes after the job stopped. The rank that
+    prints it is usually the victim; its exit code -6 only means that the watchdog ended it.
 
     ## Fix
-    Look at the rank that printed nothing, or whose sequence number is behind: what it did in those minutes is the cause.
-    Raise the timeout only where the work is legitimate: init_process_group(timeout=timedelta(hours=2)).
+    Find the rank that printed no such line or has the lowest sequence number; what it did in those minutes is the cause. Raise
+    the timeout only if its work is legitimate: `init_process_group(timeout=timedelta(hours=2))`.
 
-    TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (TORCH_FR_BUFFER_SIZE since torch 2.9) keeps what each rank called last, and
-    `ddpdoctor triage` reads those dumps; TORCH_DISTRIBUTED_DEBUG=DETAIL names ranks that call different collectives.
+    TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (TORCH_FR_BUFFER_SIZE since torch 2.9) records the last calls of each rank, and `ddpdoctor
+    triage` reads these dumps; TORCH_DISTRIBUTED_DEBUG=DETAIL names ranks that call different collectives.
+
+    ## Example
+
+        [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, …) ran for 600000 milliseconds
+
+        # before: only rank 1 skips the collective
+        if loss_is_finite:
+            dist.all_reduce(loss)
+        # after
+        dist.all_reduce(loss)
 
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (watchdogHandler), gloo/transport/tcp/unbound_buffer.cc.
@@ -89,12 +96,12 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
         return
     missing = missing_participants(log)
     ranks = tuple(sorted({party.who.rank for party in missing if party.who.rank is not None}))
-    waited = collective_waits(log)
-    text, undetermined, is_known = _told(log, lines, missing, ranks)
+    waits = collective_waits(log)
+    text, undetermined, is_known = _message(log, lines, missing, ranks)
     ranks = ranks if is_known else ()
-    first = waited[0].line if waited else lines[0]
-    near = next((found for line in lines if (found := traceback_of(log, line)) is not None), None)
-    place = waited[0].place if waited else (None if near is None else near.place)
+    first = waits[0].line if waits else lines[0]
+    traceback = next((t for line in lines if (t := traceback_of(log, line)) is not None), None)
+    place = waits[0].place if waits else (None if traceback is None else traceback.place)
     yield Finding(
         text,
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lines[:4]),
@@ -112,57 +119,66 @@ def collective_timeout(log: Log) -> Iterator[Finding]:
 
 
 def _noticed(log: Log) -> Iterator[Finding]:
-    """Watchdogs that say where they noticed a failure, in a text that holds nothing of what it was."""
-    found = list(context_lines(log, "watched"))
+    """Watchdogs that print where they noticed a failure, in a log that does not show what failed."""
+    notices = list(context_lines(log, "watched"))
     others = log.tracebacks or log.unfinished or log.xids or explained(log, "cause", "umbrella", "consequence")
-    if not found or others or history_of(log).is_harmless([line for line, _ in found]):
+    if not notices or others or history_of(log).is_harmless([line for line, _ in notices]):
         return
-    who = ranks_named(sorted({line.who.rank for line, _ in found if line.who.rank is not None})) or "a rank"
-    numbers = ", ".join(sorted({m["seq"] for _, m in found}, key=int)[:4])
+    who = ranks_named(sorted({line.who.rank for line, _ in notices if line.who.rank is not None}))
+    numbers = ", ".join(sorted({m["seq"] for _, m in notices}, key=int)[:4])
     yield Finding(
-        f"the watchdog of {who} noticed a failure of the collective with number {numbers}: a time-out, or an error of NCCL",
-        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line, _ in found[:4]),
-        where=Where(file=log.sources[found[0][0].source].name, line=found[0][0].number),
-        quote=shortened(found[0][0].text),
+        headline(who, f"watchdog noticed a failure of collective number {numbers}"),
+        tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line, _ in notices[:4]),
+        where=Where(file=log.sources[notices[0][0].source].name, line=notices[0][0].number),
+        quote=shortened(notices[0][0].text),
         certainty=Certainty.CANDIDATES,
-        undetermined=f"Undetermined which, and whose: what stands above in the output decides, or {DECIDES}",
+        undetermined=f"Either it timed out or NCCL failed: {DECIDES}",
     )
 
 
-def _told(log: Log, lines: list[LogLine], missing: list[Participant], ranks: tuple[int, ...]) -> tuple[str, str, bool]:
-    """Who waited where for whom, what that leaves open, and whether the log shows that `ranks` are to blame."""
-    waited = collective_waits(log)
-    own = [wait for wait in waited if wait.who.rank in ranks]
-    there = [wait for wait in waited if wait not in own] or waited
-    seen = calls(there) if waited else shortened(_HEADS.sub("", lines[0].text))
-    told = sorted({line.who.rank for line in lines if line.who.rank is not None} - {*ranks})
-    who = names(waited, ranks) or ranks_named(told)
+def _message(
+    log: Log, lines: list[LogLine], missing: list[Participant], ranks: tuple[int, ...]
+) -> tuple[str, str, bool]:
+    """Which ranks waited where and for which, what that does not decide, and whether the log shows that `ranks` are the cause."""
+    waits = collective_waits(log)
+    own = [wait for wait in waits if wait.who.rank in ranks]
+    of_others = [wait for wait in waits if wait not in own] or waits
+    collective = calls(of_others) if waits else "a collective"
+    speakers = sorted({line.who.rank for line in lines if line.who.rank is not None} - {*ranks})
+    victims = names(waits, ranks) or ranks_named(speakers)
     decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
     if not missing:
-        who = who or "a rank"
         if log.world_size is None or len(history_of(log).speaking_ranks) < log.world_size:
-            decides = f"what the other ranks printed last decides, or {decides}"
-        return f"{who} gave up waiting in a collective: {seen}", f"Undetermined who was missing: {decides}", True
-    who = who or "the others"
+            decides = f"run `ddpdoctor triage` on the output of all ranks, or {decides.removeprefix('run ')}"
+        return (
+            headline(victims, f"timed out in {collective}"),
+            f"Unknown which rank was missing: {decides}",
+            True,
+        )
+    victims = victims or "the others"
     why = _why(() if own else ranks, decides)
     absent = ranks_named([*ranks])
     if absent and not history_of(log).speaking_ranks & {*ranks} and not ranks_named_missing(log)[0]:
-        text = (
-            f"nothing of {absent} is in this log, while {who} waited in a collective: {seen}. Either {absent} did not take "
-            f"part in it, or what {absent} printed is not here"
-        )
-        return text, why, _is_whole(log, ranks)
-    seen += f" ({'; '.join(f'{names([wait])} waited in {call(wait)}' for wait in own[:4])})" if own else ""
-    named = ", ".join(party.name + (f" on {party.who.host}" if party.who.host else "") for party in missing[:8])
-    return f"{named} did not take part in the collective in which {who} waited: {seen}", why, True
+        what = f"no output; {victims} timed out in {collective}"
+        why = f"{why}. If this log does not contain what {absent} printed, {absent} may not be the cause"
+        return headline(absent, what), why, _is_complete(log, ranks)
+    collective += f" (waited in {calls(own)})" if own else ""
+    named = (
+        absent if len(missing) == len(ranks) and len(ranks) > 1 else ", ".join(_name(party) for party in missing[:8])
+    )
+    return headline(named, f"did not join {victims} in {collective}"), why, True
+
+
+def _name(party: Participant) -> str:
+    return party.name + (f" on {party.who.host}" if party.who.host else "")
 
 
 ENOUGH_OTHERS = 3
-"""So many ranks that waited, and one between them that says nothing, are no accident of a cut."""
+"""With this many waiting ranks, the silence of one more rank is not an effect of an incomplete log."""
 
 
-def _is_whole(log: Log, absent: tuple[int, ...]) -> bool:
-    """Whether silence counts: a text that was cut out of a log may have lost what `absent` printed."""
+def _is_complete(log: Log, absent: tuple[int, ...]) -> bool:
+    """Whether silence is evidence: an excerpt of a log may lack what `absent` printed."""
     history = history_of(log)
     if any(is_omission(line) for line in log.tails):
         return False
@@ -175,8 +191,8 @@ def _is_whole(log: Log, absent: tuple[int, ...]) -> bool:
 def _why(ranks: tuple[int, ...], decides: str) -> str:
     alone = "rank 0 works alone for longer than the timeout (SCRIPT065), " if ranks == (0,) else ""
     return (
-        f"Undetermined why: {alone}it died or is stopped (PROBE006, PROBE007), takes another path (SCRIPT024, SCRIPT026) or "
-        f"has fewer batches (SCRIPT032); its own output decides, or {decides}"
+        f"Either {alone}it ended or is stopped (PROBE006, PROBE007), takes another path in the script (SCRIPT024, SCRIPT026), or "
+        f"has fewer batches (SCRIPT032): read its own output, or {decides}"
     )
 
 
@@ -193,16 +209,25 @@ def _why(ranks: tuple[int, ...], decides: str) -> str:
     ),
 )
 def watchdog_stuck() -> None:
-    """The NCCL watchdog thread of a rank is blocked in a call that does not return.
+    """The NCCL watchdog is blocked in a call that does not return.
 
     ## Why it matters
-    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives":
-    the message recommends a longer heartbeat, which rarely helps. A CUDA or NCCL call of that very process hangs, or its
-    Python holds the GIL: a sick GPU, a deadlock while a communicator is destroyed, a driver that does not answer.
+    `ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives` recommends
+    a longer heartbeat, which rarely helps. A CUDA or NCCL call of that process hangs, or Python holds the GIL: the GPU or the
+    driver does not respond, or a communicator deadlocks while it is destroyed.
 
     ## Fix
-    Read the kernel log of that node (dmesg | grep -i xid) and the native stack of the process (py-spy dump --native -p
-    PID, gdb -p PID -batch -ex "thread apply all bt") before it is ended.
+    Read the kernel log of that node (`sudo dmesg | grep -i xid`), and before the process ends its native stack (`py-spy dump
+    --native -p PID`, or `gdb -p PID -batch -ex "thread apply all bt"`).
+
+    ## Example
+
+        ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives
+
+        # before: only a longer heartbeat
+        TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=3600 torchrun … train.py
+        # after: find the blocked call on that node
+        py-spy dump --native -p PID
 
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (heartbeatMonitor).
@@ -223,16 +248,25 @@ def watchdog_stuck() -> None:
     ),
 )
 def nccl_id_exchange_timeout() -> None:
-    """Rank 0 never published the id of the communicator, so it did not reach the first collective.
+    """Rank 0 did not publish the NCCL id, because it did not reach the first collective.
 
     ## Why it matters
-    "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but
-    store->get('0') got error": the store works. The rank in the second brackets, which has to make the id, was somewhere
-    else: still preparing data, dead, or in another branch of the script.
+    `[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but
+    store->get('0') got error`: the store works, but the rank in the second brackets did not create the id. It was still preparing
+    data, had ended, or ran another branch of the script.
 
     ## Fix
-    Look at what the rank in the second brackets printed last, and at what it does before its first collective. Let all
-    ranks reach the first collective within the timeout, or raise timeout= of init_process_group.
+    Read what the rank in the second brackets printed last, and what it does before its first collective. Let all ranks reach the
+    first collective within the timeout, or raise `timeout=` of init_process_group.
+
+    ## Example
+
+        [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] …, but store->get('0') got error
+
+        # before: rank 0 prepares the data for longer than the timeout
+        dist.init_process_group("nccl")
+        # after
+        dist.init_process_group("nccl", timeout=timedelta(hours=2))
 
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (broadcastUniqueNCCLID).
@@ -241,26 +275,26 @@ def nccl_id_exchange_timeout() -> None:
 
 @collective_timeout.look
 def collective_timeout_in_hang(hang: Hang) -> Iterator[Finding]:
-    """A rank is missing in a collective, or nobody is and it does not end."""
+    """A rank is missing in a collective, or all ranks joined and it does not finish."""
     from ddpdoctor.dumps.conflict import ConflictCause
     from ddpdoctor.rules.hang.dump_findings import conflict_finding, conflicts
 
     for each in conflicts(hang, ConflictCause.MISSING):
-        words = "; what it did since is the cause: `ddpdoctor hang` on its node, or py-spy dump, tells"
-        yield conflict_finding(hang, each, words).if_certain(each.is_certain)
+        advice = "; what it did since then is the cause: run `ddpdoctor hang` on its node"
+        yield conflict_finding(hang, each, advice).if_certain(each.is_certain)
     for each in conflicts(hang, ConflictCause.NO_DUMP):
         severity = None if each.waiting else Severity.WARNING
         yield conflict_finding(hang, each, "; read its own output" if each.waiting else "", severity)
     for each in conflicts(hang, ConflictCause.NOT_STARTED):
         yield conflict_finding(hang, each)
     for each in conflicts(hang, ConflictCause.TOGETHER):
-        words = "; look for a sick GPU, link or network: `ddpdoctor check` on these nodes"
-        yield conflict_finding(hang, each, words).if_certain(each.is_certain)
+        advice = "; a GPU, a link, or the network fails: run `ddpdoctor check` on these nodes"
+        yield conflict_finding(hang, each, advice).if_certain(each.is_certain)
 
 
 @collective_timeout.look
 def all_wait(hang: Hang) -> Iterator[Finding]:
-    """All ranks that were seen wait alike: the one that is missing is somewhere else."""
+    """All observed ranks wait in the same call: the missing rank was not observed, or the collective does not finish."""
     from ddpdoctor.dumps.conflict import ranges
     from ddpdoctor.dumps.rank_activity import Activity
     from ddpdoctor.rules.hang.rank_findings import jobs_of, ranks_of
@@ -272,23 +306,23 @@ def all_wait(hang: Hang) -> Iterator[Finding]:
         if len({str(each.frame) for each in waiting}) > 1:
             continue
         world = waiting[0].process.world_size
-        seen = len(job.ranks)
+        observed = len(job.ranks)
         where = f" at {waiting[0].frame}" if waiting[0].frame is not None else ""
         more = (
-            "none is elsewhere; a network or a GPU that does not answer, or calls that do not fit: the dumps tell"
-            if seen == world
-            else f"{seen} of {world} ranks were seen; the rank to blame is on another node: run ddpdoctor hang there"
+            "no rank is missing; run `ddpdoctor check`: a network, a GPU, or a mismatch of calls blocks them"
+            if observed == world
+            else f"{observed} of {world} ranks were examined; run `ddpdoctor hang` on the nodes of the others"
         )
         yield Finding(
             f"{ranges(ranks_of(waiting))} all wait in a collective{where}; {more}",
-            (Evidence("hang.processes", f"{seen} ranks in a collective", "one that is elsewhere"),),
+            (Evidence("hang.processes", f"{observed} ranks in a collective", "a rank outside the collective"),),
             severity=Severity.WARNING,
         )
 
 
 @collective_timeout.look
 def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
-    """Ranks whose count of a collective is behind that of most, or the few that wait for most."""
+    """Ranks whose count of a collective is lower than that of most ranks, or a few ranks that wait for most."""
     from ddpdoctor.dumps.conflict import ranges
     from ddpdoctor.facts.gaps import not_here
     from ddpdoctor.rules.hang.ras_findings import ras_finding
@@ -296,15 +330,15 @@ def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
     if not hang.ras:
         not_here("NCCL's RAS was not asked")
     for each in hang.ras:
-        behind, ahead = _behind_of_hang(each), _ahead(each)
-        if behind:
-            kind, late, low, high = behind
+        slower, ahead = _slower(each), _ahead(each)
+        if slower:
+            kind, late, low, high = slower
             kind = kind or "collectives"
             yield ras_finding(
                 each,
                 late,
-                f"NCCL's RAS: {ranges(p.rank for p in late)} launched {low} {kind}, the others up to {high}; "
-                "one snapshot: it is stuck if a second one some seconds later shows the same numbers",
+                f"{ranges(p.rank for p in late)} launched {low} {kind}, the others up to {high} (NCCL RAS); stuck if a second "
+                "snapshot some seconds later shows the same numbers",
                 Severity.WARNING,
             )
         elif ahead:
@@ -313,17 +347,17 @@ def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
                 ras_finding(
                     each,
                     early,
-                    f"NCCL's RAS: {ranges(p.rank for p in early)} launched {high} {kind or 'collectives'} and wait for others, "
-                    f"of which {each.tallies[kind][low]} launched {low}; RAS does not list those; one snapshot: it is stuck if a "
-                    "second one some seconds later shows the same numbers",
+                    f"{ranges(p.rank for p in early)} launched {high} {kind or 'collectives'} and wait for others; "
+                    f"{each.tallies[kind][low]} ranks, which NCCL RAS does not list, launched {low}; stuck if a second snapshot "
+                    "some seconds later shows the same numbers",
                     Severity.WARNING,
                 ),
                 ranks=(),
             )
 
 
-def _behind_of_hang(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
-    """The first kind of collective in which a minority of the ranks is behind."""
+def _slower(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
+    """The first kind of collective in which a minority of the ranks has a lower count."""
     for kind in sorted({kind for peer in ras.peers for kind in peer.counts}):
         counted = [peer for peer in ras.peers if kind in peer.counts]
         high = max(*ras.tallies.get(kind, (0,)), *(peer.counts[kind] for peer in counted))
@@ -334,7 +368,7 @@ def _behind_of_hang(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
 
 
 def _ahead(ras: Ras) -> tuple[str, tuple[Peer, ...], int, int] | None:
-    """The first kind of collective in which the only ranks that are listed came further than the many that are not."""
+    """The first kind of collective in which the listed ranks have a higher count than the many that are not listed."""
     for kind, tally in sorted(ras.tallies.items()):
         listed = tuple(peer for peer in ras.peers if kind in peer.counts)
         if len(tally) > 1 and listed and all(peer.counts[kind] == max(tally) for peer in listed):

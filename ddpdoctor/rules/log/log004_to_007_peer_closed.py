@@ -1,4 +1,4 @@
-"""LOG004 to LOG007: what the others print when a rank, or the process that hosts the store, has ended."""
+"""LOG004 to LOG007: what the other ranks print after a rank, or the process that hosts the store, has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLOSED = (
     r"Observed flight recorder dump signal from another rank",
     r"Horovod has been shut down",
 )
-"""What NCCL and torch print of a peer that has gone."""
+"""What NCCL and torch print about a peer that has ended."""
 
 
 OF_RAS = (
@@ -43,7 +43,7 @@ OF_RAS = (
     r"\b[Tt]he missing ranks?: \d",
     r"\bPEER_DEAD\b",
 )
-"""What NCCL's RAS says of processes that do not answer, as text and as an event."""
+"""What NCCL RAS prints about processes that do not respond, as text and as an event."""
 
 
 @cause(
@@ -56,25 +56,27 @@ OF_RAS = (
     signatures=(r"forcefully exiting via Signals\.SIGKILL", *OF_RAS),
 )
 def rank_death_not_propagated(log: Log) -> Iterator[Finding]:
-    """A rank or a node ended and nothing ended the others.
+    """A rank or a node ended, but the other ranks were not ended.
 
     ## Why it matters
-    The job stays in the queue system as running, for hours, although one rank is gone: its error stands in another
-    node's log. "Unable to shutdown process 4711 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL" is the one
-    line that the launcher may print: a worker hung in a CUDA call and did not react to SIGTERM.
+    The job stays "running" in the queue for hours although one rank has ended; its error is in the log of another node. The
+    launcher may print a single line, `Unable to shutdown process 4711 via Signals.SIGTERM, forcefully exiting via
+    Signals.SIGKILL`: a worker was blocked in a CUDA call and did not react to SIGTERM.
 
     ## Fix
-    Read the log of the node that printed least. Start with srun --kill-on-bad-exit=1, leave
-    TORCH_NCCL_ASYNC_ERROR_HANDLING on, and let one launcher own all nodes.
+    Read the log of the node that printed least. Start with `srun --kill-on-bad-exit=1`, leave TORCH_NCCL_ASYNC_ERROR_HANDLING on,
+    and let one launcher manage all nodes.
 
     ## Example
 
         1 job process is considered dead (unreachable via the RAS network)
         Process 3487984 on node 172.16.64.213 managing GPU 5
 
-    After, on that node:
-
+        # before
+        srun python train.py
+        # after, on that node, and for the next run
         sudo dmesg -T | grep -iE "xid|killed process"
+        srun --kill-on-bad-exit=1 python train.py
     """
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import signed
@@ -90,12 +92,12 @@ def _without(log: Log, lines: list[LogLine]) -> tuple[LogLine, ...]:
 
 
 def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
-    """What the text of NCCL's RAS says of processes that are dead or did not answer."""
+    """The processes that are dead or did not respond, as NCCL RAS prints them."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.history import history_of
     from ddpdoctor.rules.log.signatures import finding_of
 
-    title = "NCCL's RAS has no answer of a process: it is dead, or too stuck to answer"
+    title = "a process does not respond to NCCL RAS: it is dead or stuck"
     found = finding_of(log, lines, title, blames_speaker=False)
     named = [match for _, match in context_lines(log, "lost_rank")]
     numbers = [int(number) for match in named for number in re.findall(r"\d+", match["ranks"] or match["rank"] or "")]
@@ -125,15 +127,24 @@ def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
     signatures=CLOSED,
 )
 def peer_connection_closed() -> None:
-    """NCCL lost the connection to a rank that had already ended.
+    """NCCL connection closed by a rank that had exited.
 
     ## Why it matters
-    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely", "Connection
-    closed by remote peer node1<57557>", even "Internal error - please report this issue to the NCCL developers": the ranks
-    that print it are well. Their peer went away first.
+    `ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely`, `Connection closed
+    by remote peer node1<57557>`, and even `Internal error - please report this issue to the NCCL developers` come from healthy
+    ranks. Their peer exited first.
 
     ## Fix
-    Find the rank that the line names, or the node at that address, and read its first error.
+    Find the rank that the line names, or the node with that address, and read its first error.
+
+    ## Example
+
+        NCCL WARN socketProgress: Connection closed by remote peer node1<57557>
+
+        # before: only the log of rank 0 was kept
+        torchrun … train.py > rank0.log
+        # after: keep the log of every rank, and start with node1
+        torchrun --log-dir logs --tee 3 … train.py
     """
 
 
@@ -152,14 +163,23 @@ def peer_connection_closed() -> None:
     ),
 )
 def gloo_peer_closed() -> None:
-    """Gloo lost the connection to a rank that had already ended.
+    """Gloo connection closed by a rank that had exited.
 
     ## Why it matters
-    "Connection closed by peer [10.0.0.2]:63194. This is typically caused by a remote worker crashing" is printed by the
-    survivors, within a second, and by all of them at once; the address belongs to the rank that went first.
+    All surviving ranks print `Connection closed by peer [10.0.0.2]:63194. This is typically caused by a remote worker crashing`
+    within a second; the address belongs to the rank that exited first.
 
     ## Fix
-    Find out which rank runs at that address and read its own output: its first error is the cause.
+    Find the rank that runs at that address and read its own output: its first error is the cause.
+
+    ## Example
+
+        [rank0]: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:63194
+
+        # before: only the log of rank 0 was kept
+        torchrun … train.py > rank0.log
+        # after: keep the log of every rank, and start with the node at 10.0.0.2
+        torchrun --log-dir logs --tee 3 … train.py
 
     ## Source
     gloo/transport/tcp/pair.cc.
@@ -184,15 +204,24 @@ def gloo_peer_closed() -> None:
     ),
 )
 def store_connection_closed() -> None:
-    """The process that hosts the store had already ended.
+    """Store connection closed: the host process of the store had exited.
 
     ## Why it matters
-    Thousands of lines such as 'Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down
-    too early)' or "Failed to recv, got 0 bytes" on all ranks: the host of the store, rank 0 or the launcher of its node,
-    went first, and these lines bury the reason.
+    All ranks print thousands of lines such as `Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has
+    shut down too early)` or `Failed to recv, got 0 bytes`. The host of the store, rank 0 or the launcher of its node, exited
+    first, and these lines hide the reason.
 
     ## Fix
-    Find which rank or launcher ended first, and read what it printed before that.
+    Find the rank or launcher that ended first, and read what it printed before that.
+
+    ## Example
+
+        Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?
+
+        # before: the log of one node
+        ddpdoctor triage node1.log
+        # after: the logs of all nodes, with the one that hosts the store
+        ddpdoctor triage node0.log node1.log
     """
 
 
@@ -217,7 +246,7 @@ def process_gone(hang: Hang) -> Iterator[Finding]:
 
 @rank_death_not_propagated.look
 def dead_for_ras(hang: Hang) -> Iterator[Finding]:
-    """Ranks that RAS takes for dead, or that did not answer it."""
+    """Ranks that NCCL RAS considers dead, or that did not respond to it."""
     from ddpdoctor.dumps.conflict import ranges
     from ddpdoctor.facts.gaps import not_here
     from ddpdoctor.rules.hang.ras_findings import ras_finding
@@ -227,9 +256,7 @@ def dead_for_ras(hang: Hang) -> Iterator[Finding]:
     for each in hang.ras:
         gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
         if gone:
-            yield ras_finding(
-                each, gone, f"NCCL's RAS has no answer of {ranges(p.rank for p in gone)}: dead, or too stuck to answer"
-            )
+            yield ras_finding(each, gone, f"{ranges(p.rank for p in gone)}: no response to NCCL RAS, dead or stuck")
 
 
 NOT_REACHED = (r"\bconnect\(\) timed out\.",)
@@ -240,7 +267,7 @@ LOST = ("RendezvousConnectionError",)
 
 @store_connection_closed.look
 def store_lost(log: Log) -> Iterator[Finding]:
-    """Agents say the same of a store that they never reached, which NET003 tells of."""
+    """Agents print the same about a store that they never reached, which NET003 reports."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.rendezvous_lines import failed_connections
     from ddpdoctor.rules.log.signatures import signed
@@ -248,7 +275,7 @@ def store_lost(log: Log) -> Iterator[Finding]:
     lost = matching_lines(log, LOST)
     for found in signed(store_connection_closed, log):
         only_agents = all(
-            any(each.path == log.place(line.source, line.number) for line in lost) for each in found.evidence
+            any(evidence.path == log.place(line.source, line.number) for line in lost) for evidence in found.evidence
         )
         if not (only_agents and (failed_connections(log) or matching_lines(log, NOT_REACHED))):
             yield found

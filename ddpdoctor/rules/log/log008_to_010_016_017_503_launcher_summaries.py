@@ -1,4 +1,4 @@
-"""LOG008, LOG009, LOG010, LOG016, LOG017, LOG503: what launchers print around a failure, and after a good end."""
+"""LOG008, LOG009, LOG010, LOG016, LOG017, LOG503: what launchers print after a failure and after a successful run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,20 @@ def first_attempt_hidden() -> None:
     """The log shows the last restart of the workers, not the first failure.
 
     ## Why it matters
-    With --max-restarts the workers are started again, and the log ends with the failure of the last attempt, which often
-    is another one: a port that is still taken, a store that still holds the keys of the first attempt.
+    With --max-restarts the workers start again, and the log ends with the failure of the last attempt. That is often a different
+    one: a port that is still in use, or a store with the keys of the first attempt.
 
     ## Fix
     Read attempt 0 (the folder attempt_0 of --log-dir), or run once with --max-restarts=0.
+
+    ## Example
+
+        [INFO] Worker group FAILED. 2/3 attempts left; will restart worker group
+
+        # before
+        torchrun --max-restarts=3 … train.py
+        # after
+        torchrun --max-restarts=0 … train.py
     """
 
 
@@ -42,15 +51,25 @@ def first_attempt_hidden() -> None:
     ),
 )
 def worker_traceback_missing() -> None:
-    """The launcher's summary does not hold the worker's traceback.
+    """The launcher's summary does not contain the worker's traceback.
 
     ## Why it matters
-    "traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html" is all that gets pasted; the
-    real error stands higher up, or in the output of another node.
+    `traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html` is often all that gets copied; the
+    error is earlier in the log, or in the output of another node.
 
     ## Fix
-    Decorate main with @torch.distributed.elastic.multiprocessing.errors.record, and start with torchrun --log-dir=logs
-    --tee=3, which keeps each rank's output in a file of its own.
+    Start with `torchrun --log-dir=logs --tee=3`, which writes the output of each rank to its own file, and decorate main with
+    `torch.distributed.elastic.multiprocessing.errors.record`.
+
+    ## Example
+
+        traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+
+        # before
+        def main():
+        # after
+        @record
+        def main():
     """
 
 
@@ -72,10 +91,20 @@ def launcher_closing_signal() -> None:
     """The launcher ended healthy workers after another one had failed.
 
     ## Why it matters
-    "Sending process 4711 closing signal SIGTERM" and exit code -15 belong to workers that were well.
+    `Sending process 4711 closing signal SIGTERM` and exit code -15 belong to workers that did not fail.
 
     ## Fix
-    Look at the worker with another exit code than -15.
+    Read the output of the worker whose exit code is not -15.
+
+    ## Example
+
+        Sending process 4711 closing signal SIGTERM
+        exitcode  : 1 (pid: 4710)
+
+        # before: the output of pid 4711
+        cat logs/*/attempt_0/1/stderr.log
+        # after: the output of pid 4710, which failed
+        cat logs/*/attempt_0/0/stderr.log
     """
 
 
@@ -100,28 +129,46 @@ def launcher_closing_signal() -> None:
     ),
 )
 def tasks_not_started() -> None:
-    """The tasks, or their containers, could not be started.
+    """The tasks or their containers could not be started.
 
     ## Why it matters
-    "execve(): train.py: Permission denied", "Task launch for 36.0 failed on node n17: Job credential expired" or "Unable to
-    create step": no line of the script ever ran, and srun's "Exited with exit code 13" looks like a failure of the script.
+    After `execve(): train.py: Permission denied`, `Task launch for 36.0 failed on node n17: Job credential expired`, or `Unable
+    to create step`, no line of the script ran. srun's `Exited with exit code 13` looks like a failure of the script.
 
     ## Fix
-    Start the interpreter (srun python train.py) or make the file executable on every node; for a node that refuses, compare
-    its clock with the others', look at its slurmd log and leave it out (srun --exclude); for a step, ask for no more than the
-    allocation holds. For a container without GPUs install the NVIDIA Container Toolkit on that node and restart Docker.
+    Start the interpreter (`srun python train.py`), or make the file executable on every node. If a node refuses, compare its
+    clock with the others', read its slurmd log, and exclude it (`srun --exclude`); a step may not request more than its
+    allocation. For a container without GPUs, install the NVIDIA Container Toolkit on that node and restart Docker.
+
+    ## Example
+
+        slurmstepd: error: execve(): train.py: Permission denied
+
+        # before
+        srun train.py
+        # after
+        srun python train.py
     """
 
 
 @cause("LOG016", "launcher-exit-code-one", Severity.NOTE, kind="noise")
 def launcher_exit_code_one() -> None:
-    """torchrun ends with exit code 1 whatever the worker's exit code was.
+    """torchrun ends with exit code 1, whatever the worker's exit code was.
 
     ## Why it matters
-    The scheduler's record says 1 for every failure; the worker's own code (-9, -11, 3) stands in torchrun's summary only.
+    The scheduler records 1 for every failure; only torchrun's summary shows the worker's own code (-9, -11, 3).
 
     ## Fix
-    Read the line "exitcode : … (pid: …)" of the summary.
+    Read the line `exitcode : … (pid: …)` of the summary.
+
+    ## Example
+
+        exitcode  : -9 (pid: 4312)
+
+        # before: the scheduler's exit code, always 1:0
+        sacct -j JOB --format=ExitCode
+        # after: the worker's exit code
+        grep exitcode slurm-JOB.out
     """
 
 
@@ -136,12 +183,19 @@ def launcher_exit_code_one() -> None:
     ),
 )
 def exit_noise_of_good_run() -> None:
-    """A job that ended well prints errors of the store or the rendezvous at its exit.
+    """A successful job prints errors of the store or the rendezvous when it exits.
 
     ## Why it matters
-    The agent that hosts the store left first: "Error waiting on exit barrier. Elapsed: 0.02 seconds" or "The node … has
-    failed to shutdown the rendezvous … due to an error of type RendezvousConnectionError" after a run that ended with 0.
+    The agent that hosts the store exited first: `Error waiting on exit barrier. Elapsed: 0.02 seconds`, or `The node … has
+    failed to shutdown the rendezvous … due to an error of type RendezvousConnectionError`, after a run with exit code 0.
 
     ## Fix
-    Nothing, when the exit code is 0.
+    Do nothing if the exit code is 0.
+
+    ## Example
+
+        Error waiting on exit barrier. Elapsed: 0.02 seconds
+
+        # before and after
+        torchrun … train.py; echo $?    # 0
     """

@@ -1,4 +1,4 @@
-"""LOG011, LOG020: errors of CUDA that name the wrong place, or that have several causes."""
+"""LOG011, LOG020: CUDA errors that name the wrong place or have several causes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,25 @@ ORDINAL = (r"invalid device ordinal",)
     ),
 )
 def asynchronous_cuda_error() -> None:
-    """A CUDA kernel failed earlier than the line that reports it.
+    """A CUDA kernel failed before the line that reports it.
 
     ## Why it matters
-    "CUDA error: an illegal memory access was encountered" or "device-side assert triggered" comes from the watchdog's
-    thread or from a later, innocent line of Python, because kernels run asynchronously. An index out of range (labels,
-    embeddings), a custom kernel, or a sick GPU may be behind it.
+    Kernels run asynchronously: `CUDA error: an illegal memory access was encountered` or `device-side assert triggered` comes
+    from the watchdog's thread or from a later Python line that is correct. The reason is an index out of range (labels,
+    embeddings), a custom kernel, or a faulty GPU.
 
     ## Fix
-    Run that rank's part alone with CUDA_LAUNCH_BLOCKING=1; the traceback then ends at the kernel. Check the range of labels
-    and of embedding indices. The same GPU in unlike jobs: look for Xid lines in its kernel log.
+    Run that rank again with CUDA_LAUNCH_BLOCKING=1; the traceback then ends at the kernel. Check the range of labels and
+    embedding indices. If the same GPU fails in different jobs, run `sudo dmesg | grep -i xid` on its node.
+
+    ## Example
+
+        RuntimeError: CUDA error: an illegal memory access was encountered
+
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        CUDA_LAUNCH_BLOCKING=1 torchrun --nproc-per-node 8 train.py
     """
 
 
@@ -52,14 +61,23 @@ def asynchronous_cuda_error() -> None:
     signatures=ORDINAL,
 )
 def device_ordinal_invalid() -> None:
-    """A rank selects a GPU number that does not exist for it.
+    """The selected GPU number does not exist for this rank.
 
     ## Why it matters
-    "CUDA error: invalid device ordinal", followed by advice about device-side assertions that does not apply. More
-    processes than GPUs, the global rank used as index, a CUDA_VISIBLE_DEVICES that is cut at a wrong entry, or one GPU
-    per rank while the script selects cuda:LOCAL_RANK.
+    `CUDA error: invalid device ordinal` is followed by advice about device-side assertions that does not apply. There are more
+    processes than GPUs, the global rank is the index, CUDA_VISIBLE_DEVICES has a wrong entry, or each rank sees one GPU while the
+    script selects cuda:LOCAL_RANK.
 
     ## Fix
-    Compare, for the rank that failed, LOCAL_RANK, CUDA_VISIBLE_DEVICES and torch.cuda.device_count(); select the device
-    with torch.cuda.set_device(int(os.environ["LOCAL_RANK"])). `ddpdoctor check -- LAUNCH…` says which of the four it is.
+    Select the device with `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`. On the rank that failed, compare LOCAL_RANK,
+    CUDA_VISIBLE_DEVICES, and torch.cuda.device_count(); `ddpdoctor check -- LAUNCH…` shows which of the four reasons it is.
+
+    ## Example
+
+        RuntimeError: CUDA error: invalid device ordinal
+
+        # before
+        torch.cuda.set_device(dist.get_rank())
+        # after
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     """

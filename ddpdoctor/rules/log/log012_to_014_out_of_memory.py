@@ -1,7 +1,8 @@
-"""LOG012, LOG013, LOG014: the memory that ran out: the GPU's, what is left of it for NCCL, the host's."""
+"""LOG012, LOG013, LOG014: the memory of the GPU, of NCCL on the GPU, or of the host ran out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.signatures import signed
+from ddpdoctor.rules.log.signatures import retitled, signed
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
+
+
+_WANTED = re.compile(r"\b([A-Z]{3,4}) out of memory\b.{0,40}?[Tt]ried to allocate ([\d.]+ (?:[KMGT]i)?[Bb])")
 
 
 @cause(
@@ -28,17 +32,30 @@ if TYPE_CHECKING:
         r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
     ),
 )
-def gpu_out_of_memory() -> None:
-    """A rank ran out of GPU memory.
+def gpu_out_of_memory(log: Log) -> Iterator[Finding]:
+    """GPU out of memory.
 
     ## Why it matters
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" stands once, on one rank; its peers follow
-    with thousands of lines about closed connections and, 10 to 30 minutes later, about timeouts.
+    `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB` appears once, on one rank. Its peers then print
+    thousands of lines about closed connections and, 10 to 30 minutes later, about timeouts.
 
     ## Fix
-    Smaller batches, sequences of like length in a batch, activation checkpointing. Look with nvidia-smi for other
-    processes on that GPU, and for ranks that all put something on GPU 0.
+    Reduce the batch size, put sequences of similar length in a batch, or use activation checkpointing. Run `nvidia-smi` to find
+    other processes on that GPU, and ranks that all allocate on GPU 0.
+
+    ## Example
+
+        torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB …
+
+        # before
+        loader = DataLoader(dataset, batch_size=64)
+        # after
+        loader = DataLoader(dataset, batch_size=32)
+        model.gradient_checkpointing_enable()
     """
+    for found in signed(gpu_out_of_memory, log):
+        wanted = _WANTED.search(found.quote)
+        yield found if wanted is None else retitled(found, f"{wanted[1]} out of memory: {wanted[2]} more wanted")
 
 
 @cause(
@@ -51,12 +68,22 @@ def nccl_out_of_memory() -> None:
     """NCCL could not allocate its own buffers on the GPU.
 
     ## Why it matters
-    "NCCL WARN Cuda failure 'out of memory'" under "unhandled cuda error": torch's cache has taken the memory, and NCCL
-    needs some hundred MiB for each communicator and channel, outside of that cache.
+    `NCCL WARN Cuda failure 'out of memory'` with `unhandled cuda error`: torch's cache holds the memory, and NCCL needs some
+    hundred MiB per communicator and channel outside of that cache.
 
     ## Fix
-    Leave memory for NCCL: a smaller batch, torch.cuda.set_per_process_memory_fraction(0.9), NCCL_NVLS_ENABLE=0, fewer
-    process groups; torch.cuda.empty_cache() before the first collective of a new group.
+    Leave memory for NCCL with a smaller batch or `torch.cuda.set_per_process_memory_fraction(0.9)`. NCCL_NVLS_ENABLE=0, fewer
+    process groups, and torch.cuda.empty_cache() before the first collective of a new group also help.
+
+    ## Example
+
+        NCCL WARN Cuda failure 'out of memory'
+
+        # before
+        model = Net().cuda()
+        # after
+        torch.cuda.set_per_process_memory_fraction(0.9)
+        model = Net().cuda()
     """
 
 
@@ -79,33 +106,41 @@ def nccl_out_of_memory() -> None:
     ),
 )
 def host_out_of_memory(log: Log) -> Iterator[Finding]:
-    """The memory of the host ran out: the kernel killed a process, or refused it more.
+    """Host out of memory: a process was killed or could not allocate.
 
     ## Why it matters
-    The rank ends with exit code -9 and no traceback, and people suspect the GPU. Only the kernel's log says "Out of memory:
-    Killed process 7815 (python)". Each rank of the node held the model, or each DataLoader worker a copy of the dataset.
+    The rank ends with exit code -9 and without a traceback, which looks like a GPU fault; only the kernel log shows `Out of
+    memory: Killed process 7815 (python)`. Each rank of the node held the model, or each DataLoader worker a copy of the data
+    set.
 
     ## Fix
-    Load the checkpoint on rank 0 only, or on the meta device; fewer DataLoader workers; mmap the data set; more memory.
-    Where `unable to mmap` stands though there is memory, workers share more tensors than vm.max_map_count allows.
+    Load the checkpoint on rank 0 only or on the meta device, use fewer DataLoader workers, or mmap the data set. If `unable to
+    mmap` appears while memory is free, the workers share more tensors than vm.max_map_count allows.
+
+    ## Example
+
+        Out of memory: Killed process 7815 (python) total-vm:812345678kB
+
+        # before, in each of 8 ranks
+        state = torch.load("model.pt")
+        # after
+        state = torch.load("model.pt", mmap=True, map_location="cpu")
     """
     yield from signed(host_out_of_memory, _with_victims_first(log))
 
 
 def _with_victims_first(log: Log) -> Log:
-    """Who asks for memory last is not who is killed for it."""
-    asking = [line for line in log.lines if "invoked oom-killer" in line.text]
-    others = tuple(line for line in log.lines if line not in asking) if asking else log.lines
-    return replace(log, lines=(*others, *asking)) if asking else log
+    """The process that requests memory last is often not the one that is killed."""
+    requesting = [line for line in log.lines if "invoked oom-killer" in line.text]
+    others = tuple(line for line in log.lines if line not in requesting) if requesting else log.lines
+    return replace(log, lines=(*others, *requesting)) if requesting else log
 
 
 @host_out_of_memory.look
 def killed(hang: Hang) -> Iterator[Finding]:
-    """A rank without a process where the kernel has killed for want of memory."""
+    """A rank without a process in a cgroup in which the kernel has OOM-killed processes."""
     from ddpdoctor.rules.hang.rank_findings import jobs_of, process_gone_finding, was_oom_killed
 
     for job in jobs_of(hang):
         if job.missing and was_oom_killed(job):
-            yield process_gone_finding(
-                job, job.missing, "; the kernel has killed processes of its cgroup for want of memory"
-            )
+            yield process_gone_finding(job, job.missing, "; the kernel OOM-killed processes of its cgroup")

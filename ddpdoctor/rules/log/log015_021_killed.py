@@ -1,4 +1,4 @@
-"""LOG015, LOG021: processes that somebody outside ended."""
+"""LOG015, LOG021: processes that were ended from outside."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SIGKILLED = (
 
 
 TERMINATED = "Terminated"
-"""What a shell prints of a program that ended by SIGTERM."""
-ENDED_BY_SIGTERM = "The job was ended from outside with SIGTERM"
+"""What a shell prints about a program that SIGTERM ended."""
+ENDED_BY_SIGTERM = "the job was ended from outside with SIGTERM"
 WHO_SENT_IT = (
-    "Undetermined by whom: the scheduler (time limit, preemption, scancel), a timeout command around it, or a person; "
-    "the scheduler's record decides"
+    "Either the scheduler sent it (time limit, preemption, scancel), a `timeout` command in the job script did, or a person did: "
+    "run `sacct -j JOB --format=JobID,State,ExitCode,Elapsed,Timelimit` to decide"
 )
-ASK_THE_SCHEDULER = (
-    "Ask who sent it: sacct -j JOB --format=JobID,State,ExitCode,Elapsed,Timelimit; look for timeout in the job script"
+FIND_SENDER = (
+    "Run sacct -j JOB --format=JobID,State,ExitCode,Elapsed,Timelimit, and search the job script for timeout commands"
 )
 
 
@@ -68,30 +68,31 @@ ASK_THE_SCHEDULER = (
     ),
 )
 def scheduler_ended_job(log: Log) -> Iterator[Finding]:
-    """The scheduler ended the job: its time was over, it was preempted, evicted or cancelled, or its node was lost.
+    """The scheduler ended the job or lost its node.
 
     ## Why it matters
-    One line of slurmstepd, often in the error file only ("CANCELLED AT … DUE TO TIME LIMIT"), and then every rank prints a
-    traceback that ends in SignalException "got signal: 15": hundreds of lines that look like a crash of the script.
+    slurmstepd prints one line, often only in the error file (`CANCELLED AT … DUE TO TIME LIMIT`). Then every rank prints a
+    traceback that ends in SignalException `got signal: 15`: hundreds of lines that look like a crash of the script.
 
     ## Fix
-    Where its time was over, ask for more (sbatch --time); where a node failed, leave that one out (sbatch --exclude). Save a
-    checkpoint on SIGUSR1 or SIGTERM (sbatch --signal=B:USR1@120), and requeue with a new rendezvous id.
-    For an evicted pod ask for what it uses (resources.requests), memory or ephemeral-storage.
+    After a time limit, request more time (`sbatch --time`); after a node failure, exclude that node (`sbatch --exclude`). Save
+    a checkpoint on SIGUSR1 or SIGTERM (`sbatch --signal=B:USR1@120`), and requeue with a new rendezvous id. For an evicted pod,
+    request the memory or ephemeral-storage that it uses (resources.requests).
 
     ## Example
 
         slurmstepd: error: *** JOB 4712 ON gpu-07 CANCELLED AT 2026-03-01T02:10:00 DUE TO TIME LIMIT ***
 
-    Before: `#SBATCH --time=01:00:00`. After:
-
+        # before
+        sbatch --time=01:00:00 job.sbatch
+        # after
         sbatch --time=08:00:00 --signal=B:USR1@120 job.sbatch
     """
     lines = matching_lines(log, scheduler_ended_job.rule.signatures)
     if lines and all(line.text == TERMINATED for line in lines):
         found = finding_of(log, lines, ENDED_BY_SIGTERM, WHO_SENT_IT, blames_speaker=True)
         if found.role is None:
-            yield replace(found, fix=ASK_THE_SCHEDULER)
+            yield replace(found, fix=FIND_SENDER)
         return
     yield from signed(scheduler_ended_job, log)
 
@@ -109,16 +110,25 @@ def worker_killed_by_sigkill(log: Log) -> Iterator[Finding]:
     """A worker was killed from outside with SIGKILL.
 
     ## Why it matters
-    Exit code -9 and no traceback. The kernel (the host's memory ran out), a cgroup limit of Slurm, Docker or Kubernetes, the
-    launcher after its grace, or a person with kill -9 did it; the process itself cannot say.
+    The worker ends with exit code -9 and without a traceback. The OOM killer, a cgroup limit of Slurm, Docker, or Kubernetes, the
+    launcher after its grace period, or a person with kill -9 ended it; the process itself could not print the reason.
 
     ## Fix
-    On the host of that worker, for the moment of its death: sudo dmesg -T | grep -iE "killed process|oom", the scheduler's
-    record (sacct -j JOB --format=State,ExitCode,MaxRSS), kubectl describe pod (OOMKilled).
+    Run `sudo dmesg -T | grep -iE "killed process|oom"` on the host of that worker and compare the time. Also read the scheduler's
+    record (`sacct -j JOB --format=State,ExitCode,MaxRSS`, or `kubectl describe pod POD` for OOMKilled).
+
+    ## Example
+
+        exitcode  : -9 (pid: 4312)
+
+        # before
+        #SBATCH --mem=64G
+        # after, if the kernel log shows the OOM killer
+        #SBATCH --mem=256G
     """
-    killed = [each for each in history_of(log).failed_exits if each.code == SIGKILL]
+    killed = [exit_ for exit_ in history_of(log).failed_exits if exit_.code == SIGKILL]
     lines = matching_lines(log, SIGKILLED)
     if killed:
-        yield ended(log, killed, "was killed from outside with SIGKILL (exit code -9) and printed no traceback")
+        yield ended(log, killed, "killed from outside with SIGKILL (exit code -9), no traceback")
     elif lines and not (matching_lines(log, WATCHDOGS) and all(line.text == "Killed" for line in lines)):
-        yield finding_of(log, lines, "A worker was killed from outside with SIGKILL", blames_speaker=True)
+        yield finding_of(log, lines, "killed from outside with SIGKILL", blames_speaker=True)

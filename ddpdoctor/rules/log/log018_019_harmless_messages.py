@@ -1,4 +1,4 @@
-"""LOG018, LOG019: lines that look like errors in good runs."""
+"""LOG018, LOG019: lines that look like errors in successful runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,18 @@ def address_family_warning() -> None:
     """The store falls back from IPv6 to IPv4 and warns about it.
 
     ## Why it matters
-    "errno: 97 - Address family not supported by protocol" only says that IPv6 is off; it is the first warning of the log
-    and gets the blame.
+    `errno: 97 - Address family not supported by protocol` only means that IPv6 is off. It is often the first warning of a log and
+    is mistaken for the cause.
 
     ## Fix
-    Nothing: look for the next error.
+    Do nothing about it, and read the next error.
+
+    ## Example
+
+        [W socket.cpp:697] [c10d] The client socket … (errno: 97 - Address family not supported by protocol).
+
+        # before and after: without IPv6, this warning is normal
+        torchrun … train.py
     """
 
 
@@ -46,12 +53,21 @@ def address_family_warning() -> None:
     ),
 )
 def nccl_startup_warning() -> None:
-    """NCCL and the launcher print harmless warnings at the start and at the end.
+    """Harmless warnings of NCCL or the launcher.
 
     ## Why it matters
-    "No plugin found (libnccl-net.so)" and "Failed to open libibverbs.so" on machines without RDMA, "process group has NOT
-    been destroyed before we destruct ProcessGroupNCCL", the OMP_NUM_THREADS banner: good runs print them as well.
+    Successful runs also print `No plugin found (libnccl-net.so)` and `Failed to open libibverbs.so` on machines without RDMA,
+    `process group has NOT been destroyed before we destruct ProcessGroupNCCL`, and the OMP_NUM_THREADS banner.
 
     ## Fix
-    Nothing: good runs print them too. Look for the next error.
+    Do nothing about them, and read the next error.
+
+    ## Example
+
+        NCCL INFO NET/Plugin : No plugin found (libnccl-net.so)
+
+        # before: the job prints a banner about OMP_NUM_THREADS
+        torchrun … train.py
+        # after: the variable is set, and the banner is gone
+        OMP_NUM_THREADS=8 torchrun … train.py
     """

@@ -1,4 +1,4 @@
-"""LOG500, PROBE005, PROBE006: processes that ended by an exception that no other rule knows."""
+"""LOG500, PROBE005, PROBE006: processes that ended with an exception that no other rule explains."""
 
 from __future__ import annotations
 
@@ -19,8 +19,16 @@ from ddpdoctor.rules import Cause, cause
 from ddpdoctor.rules.host.host002_shm_too_small_for_dataloader import shm_too_small_for_dataloader
 from ddpdoctor.rules.host.host009_memory_limit_low import memory_limit_low
 from ddpdoctor.rules.host.host012_013_502_hosts_differ import on_some_nodes_only
-from ddpdoctor.rules.log.ended_ranks import names_of
 from ddpdoctor.rules.log.exception_fixes import fix_of
+from ddpdoctor.rules.log.headlines import (
+    LONGEST_EXCEPTION,
+    LONGEST_HEADLINE,
+    clipped,
+    headline,
+    names_of,
+    place_name,
+    who,
+)
 from ddpdoctor.rules.log.log011_020_device_errors import ASSERTED
 from ddpdoctor.rules.log.log012_to_014_out_of_memory import host_out_of_memory
 from ddpdoctor.rules.log.log015_021_killed import scheduler_ended_job
@@ -43,30 +51,32 @@ CHILD_GONE = re.compile(
 OF_CUDA = re.compile(r"CUDA error|CUBLAS_STATUS_|CUDNN_STATUS_|cuda runtime error")
 NODES_TAKEN = (r"will be terminated soon \(reason: ", r"its node has died")
 WHY_GONE = (
-    "Undetermined why that process ended: the host's memory ran out (LOG014, HOST009: sudo dmesg -T | grep -i 'killed "
-    "process'), /dev/shm is too small (HOST002), or it crashed"
+    "Either it was OOM-killed (LOG014, HOST009), /dev/shm is too small (HOST002), or it crashed: run "
+    "`sudo dmesg -T | grep -i 'killed process'; df -h /dev/shm` on that node to decide"
 )
 TERMINATED = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated")
 WHY_TERMINATED = (
-    "Undetermined who ended that process with SIGTERM: the launcher or the scheduler, because another rank failed or the time "
-    "was over (LOG015; their output decides), a guard against a lack of memory (earlyoom, systemd-oomd: LOG014), or a person"
+    "Either the launcher or the scheduler ended it because another rank failed or the time limit was reached (LOG015), a memory "
+    "guard such as earlyoom did (LOG014), or a person did: run `sacct -j JOB --format=JobID,State,ExitCode` and "
+    "`journalctl -u earlyoom -u systemd-oomd` on that node to decide"
 )
 CANDIDATES: dict[str, tuple[Cause, ...]] = {
     WHY_GONE: (host_out_of_memory, memory_limit_low, shm_too_small_for_dataloader),
     WHY_TERMINATED: (scheduler_ended_job, host_out_of_memory),
 }
-"""The causes that these name."""
-CUT = "Undetermined which: the log ends before its name; the lines that follow in the output decide"
+"""The causes that these texts name."""
+CUT = "Unknown which exception: the log is cut off before its name; run `ddpdoctor triage` on the complete output"
 KILLED = "Killed"
-"""What a shell prints last of a program that ended by SIGKILL, as a server ends itself after an exception."""
+"""The last line that a shell prints about a program ended by SIGKILL; a server ends itself in this way after an exception."""
 OF_BACKEND = re.compile(r"NCCL|nccl|DistBackendError|CUDA|c10|[Pp]rocess ?[Gg]roup")
-"""Exceptions of which NCCL's own lines say more."""
+"""Exceptions about which NCCL's own lines say more."""
+_ERRNO = re.compile(r"^\[Errno \d+\] ")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The same exception at the same place, on these ranks."""
+    """The same exception at the same place, with the ranks that raised it."""
 
     first: Traceback
     ranks: tuple[int, ...]
@@ -82,26 +92,26 @@ def traceback_groups(log: Log) -> list[_Group]:
         for line in explained(log, "cause", "umbrella", "consequence")
         if line not in crashes and not OUTSIDERS.match(line.text)
     ]
-    found: dict[tuple[str, str, object], list[Traceback]] = {}
+    groups: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
         if (
             is_consequence(each)
             or _is_explained(each, lines)
             or history_of(log).survived(each)
-            or _is_elsewhere(log, each)
+            or _has_file_cause(log, each)
         ):
             continue
         if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
             continue
-        found.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
+        groups.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
     if any(not is_wrapper(t) for t in log.tracebacks if not is_consequence(t)):
-        found = {key: group for key, group in found.items() if not is_wrapper(group[0])}
-    return _told_once([_group(group) for group in found.values()])
+        groups = {key: group for key, group in groups.items() if not is_wrapper(group[0])}
+    return _without_repetitions([_group(group) for group in groups.values()])
 
 
 def _is_of_kernel(log: Log, each: Traceback) -> bool:
-    """Whether CUDA says so after an assertion in a kernel, which LOG011 tells of."""
+    """Whether CUDA raised it after an assertion in a kernel, which LOG011 reports."""
     asserted = matching_lines(log, (ASSERTED,)) if OF_CUDA.search(each.message) else []
     return any(
         line.source == each.source and line.number < each.number and line.who.may_be(each.who) for line in asserted
@@ -109,13 +119,13 @@ def _is_of_kernel(log: Log, each: Traceback) -> bool:
 
 
 def _lost_nodes(log: Log, each: Traceback) -> bool:
-    """Whether Ray found no place for workers after nodes were taken away, which LOG015 tells of."""
+    """Whether Ray could not place workers after nodes were removed, which LOG015 reports."""
     lost = matching_lines(log, NODES_TAKEN) if "placement group" in each.message else []
     return any(line.source == each.source and line.number < each.number for line in lost)
 
 
-def _told_once(groups: list[_Group]) -> list[_Group]:
-    """Without those that tell again, by a logger or a parent and without a rank, what a rank raised itself."""
+def _without_repetitions(groups: list[_Group]) -> list[_Group]:
+    """Without those that a logger or a parent process repeats without the rank that raised them."""
     ranked = {(g.first.exception, g.first.message) for g in groups if g.ranks}
     return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
 
@@ -123,19 +133,19 @@ def _told_once(groups: list[_Group]) -> list[_Group]:
 def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
     near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
     if not OF_BACKEND.search(f"{each.exception}: {each.message}"):
-        near = [line for line in near if "NCCL INFO" not in line.text]  # a teardown, which tells of the others' end
+        near = [line for line in near if "NCCL INFO" not in line.text]  # NCCL's teardown after other ranks ended
     return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
         repeats(each, line) for line in lines if line.count > 1
     )
 
 
 def _own_lines(each: Traceback) -> range:
-    """The lines that an exception's message may have."""
+    """The lines that an exception's message may take."""
     return range(each.number, each.number + OWN_MESSAGE_LINES)
 
 
-def _is_elsewhere(log: Log, each: Traceback) -> bool:
-    """Files that only some ranks miss are HOST013's and SCRIPT061's business."""
+def _has_file_cause(log: Log, each: Traceback) -> bool:
+    """Whether HOST013, SCRIPT061, or SCRIPT063 reports the missing file."""
     if is_removed(each):
         return True
     return is_missing_file(each) and (any(on_some_nodes_only(log) or ()) or any(not_written_yet(log) or ()))
@@ -163,16 +173,16 @@ def _all_ranks(log: Log) -> set[int]:
 
 
 class Raised(Enum):
-    """When an exception ended its process, by which its cause is known."""
+    """When an exception ended its process: each member is reported by another cause."""
 
-    BEFORE_JOINING = " before it joined the process group"
-    AFTER_JOINING = " after it had joined the process group"
-    ALONE = ""
-    """No other rank is known, or nothing tells whether this one had joined."""
+    BEFORE_JOINING = "before it joined the process group"
+    AFTER_JOINING = "after it joined the process group"
+    ALONE = "alone"
+    """No other rank is known, or no line shows whether this one had joined."""
 
 
 def _when(log: Log, group: _Group) -> Raised:
-    """Of one rank among others whether it had joined them."""
+    """Whether the ranks of the group had joined the others, if there are others."""
     others = _all_ranks(log) - set(group.ranks) - {each.who.rank for each in log.unfinished}  # these raise as well
     peers = [line for line in matching_lines(log, PEERS_OF_A_GROUP) if _is_others(line, group)]
     waited = [line for line in matching_lines(log, PEERS_BEFORE) if _is_others(line, group)]
@@ -184,7 +194,7 @@ def _when(log: Log, group: _Group) -> Raised:
 
 
 def _is_others(line: LogLine, group: _Group) -> bool:
-    """Whether somebody else printed this line, as far as ranks, hosts and files tell."""
+    """Whether another process printed this line, judged by rank, host, and file."""
     if line.who.rank is not None and group.ranks:
         return line.who.rank not in group.ranks
     if line.who.host is not None and group.hosts:
@@ -193,23 +203,27 @@ def _is_others(line: LogLine, group: _Group) -> bool:
 
 
 def raised_finding(log: Log, when: Raised) -> Iterator[Finding]:
-    """The uncaught exceptions that were raised then."""
+    """The uncaught exceptions that were raised at this time."""
     for group in traceback_groups(log):
         if _when(log, group) is when:
-            yield _finding(log, group, when.value)
+            yield _finding(log, group)
 
 
-def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") -> Finding:
+def _finding(log: Log, group: _Group, undetermined: str = "") -> Finding:
     first, place = group.first, group.first.place
-    says = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
-    at = f" at {place.file}:{place.line}" if place is not None else ""
+    raised = (first.exception or "an exception") + (f": {first.message}" if first.message else "")
+    at = f" at {place_name(place.file, place.line)}" if place is not None else ""
     why = WHY_GONE if CHILD_GONE.search(first.message) else ""
     why = WHY_TERMINATED if TERMINATED.search(first.message) else why
-    says = says.removesuffix(".") if why and not at else says
     own = None if why or undetermined else fix_of(first)
+    name = first.exception.rpartition(".")[2] or "an exception"
+    speaker = who(group.ranks, group.hosts)
+    room = min(LONGEST_EXCEPTION, LONGEST_HEADLINE - len(f"{speaker}: {at}"))
+    message = _ERRNO.sub("", first.message)
+    shown = clipped(f"{name}: {message}" if message else name, room).removesuffix(".")
     return Finding(
-        f"{names_of(group.ranks, group.hosts)} raised {shortened(says)}{at}{when}",
-        (Evidence(log.place(first.source, first.number), shortened(says), "no exception"),),
+        headline(speaker, f"{shown}{at}"),
+        (Evidence(log.place(first.source, first.number), shortened(raised), "no exception"),),
         fix=_fix(log, group, "" if own is None else own.text),
         where=Where(
             host=group.hosts[0] if len(group.hosts) == 1 else None,
@@ -220,7 +234,7 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
             line=first.number if place is None else place.line,
         ),
         ranks=group.ranks,
-        quote=shortened(says),
+        quote=shortened(raised),
         fix_command=own.command if own is not None else None,
         undetermined=why or undetermined,
         certainty=Certainty.CANDIDATES if why or undetermined else Certainty.CERTAIN,
@@ -229,16 +243,16 @@ def _finding(log: Log, group: _Group, when: str = "", undetermined: str = "") ->
 
 
 def _fix(log: Log, group: _Group, own: str) -> str:
-    """What to do after this exception, what to compare where only some ranks raised, and where the traceback is."""
+    """What to do after this exception, where its traceback is, and what to compare if only some ranks raised it."""
     first, place = group.first, group.first.place
     name = log.sources[first.source].name
     lines = f"{first.begin}-{first.number}" if 0 < first.begin < first.number else str(first.number)
-    parts = [own or ("Correct the script" if place is None else f"Correct {place.file}:{place.line}")]
+    action = own or ("Correct the script" if place is None else f"Correct {place.file}:{place.line}")
+    fix = f"{action}; full traceback: {name}:{lines}."
     if group.ranks and _all_ranks(log) - set(group.ranks):
-        who = names_of(group.ranks, ())
-        parts.append(f"only {who} raised it: compare its data, files and arguments with those of another rank")
-    parts.append(f"full traceback: {name}:{lines}")
-    return "; ".join(parts) + "."
+        ranks = names_of(group.ranks, ())
+        fix += f" Compare data, files, and arguments with those of another rank: only {ranks} raised it."
+    return fix
 
 
 @cause("LOG500", "uncaught-exception", Severity.ERROR, stage=CausalStage.DEATH)
@@ -246,19 +260,23 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     """The training script ended with an exception.
 
     ## Why it matters
-    The launcher's summary says only "exitcode : 1", and where several ranks write at once the traceback stands far above
-    the end of the log. The place named here is the innermost frame of the job's own code.
+    The launcher's summary only shows `exitcode : 1`; if several ranks write to one log, the traceback is far above its end.
+    ddpdoctor names the innermost frame of the job's own code.
 
     ## Fix
-    Correct the script at the place that the finding names; the full traceback is at the lines of the log that it names. For a
-    missing module, file, key or permission, an assertion or a division the finding says what to type.
+    Correct the script at the place that the finding names. The finding also names the lines of the log with the full traceback,
+    and the command to run after a missing module, file, key, or permission.
 
     ## Example
 
-        rank 0 raised ModuleNotFoundError: No module named 'yaml' at train.py:3
+        Traceback (most recent call last):
+          File "/home/u/train.py", line 3, in <module>
+            import yaml
+        ModuleNotFoundError: No module named 'yaml'
 
-    After, on every node, with the Python that starts the ranks:
-
+        # before: the module was installed on the login node only
+        torchrun --nnodes 2 … train.py
+        # after, on every node, with the Python that starts the ranks
         python -m pip install PyYAML
     """
     yield from raised_finding(log, Raised.ALONE)
@@ -273,11 +291,11 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
 
 
 def _cut(log: Log) -> Iterator[Finding]:
-    """A traceback in whose middle the log ends, where nothing else says why the job failed."""
+    """A traceback in which the log ends, if no other line shows why the job failed."""
     if explained(log, "cause", "umbrella") or any(
         not is_consequence(t) or t.exception == INTERRUPT for t in log.tracebacks
     ):
         return
-    cut = [each for each in log.unfinished if not history_of(log).survived(each)]
+    cut = [traceback for traceback in log.unfinished if not history_of(log).survived(traceback)]
     for each in cut[:1]:
         yield _finding(log, _group([t for t in cut if t.place == each.place]), undetermined=CUT)

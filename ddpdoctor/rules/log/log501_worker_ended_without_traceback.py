@@ -1,4 +1,4 @@
-"""LOG501: processes that ended by a signal or an exit code, and printed nothing that says why."""
+"""LOG501: processes that ended with a signal or an exit code and printed no reason."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
+from ddpdoctor.rules.log.headlines import place_name
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED as CLOSED_BY_PEERS
 from ddpdoctor.rules.log.log015_021_killed import SIGKILLED
 from ddpdoctor.rules.log.log504_pod_not_started import RAN, keep_failing
@@ -33,7 +34,7 @@ PEERS_OF_A_GROUP = (
     r"due to a network error or a remote process exiting prematurely",
     r"Horovod has been shut down",
 )
-"""What ranks print that had formed a group with the one that ended."""
+"""Messages of ranks that had formed a group with the one that ended."""
 
 PEERS_BEFORE = (
     r"\d+/\d+ clients joined",
@@ -41,10 +42,10 @@ PEERS_BEFORE = (
     r"RendezvousTimeoutError",
     r"worker_count=\d+",
 )
-"""What ranks print that waited for it to join."""
+"""Messages of ranks that waited for it to join."""
 
 NOT_ITS_OWN = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
-"""Signals that others send."""
+"""Signals that another process sends."""
 NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS_OWN}
 
 CRASHED = (
@@ -71,26 +72,22 @@ CRASHED = (
 ABORTED = re.compile(r"\bAborted\b|return code = -6\b|on signal 6\b|SIGABRT")
 
 HINTS = {
-    "SIGBUS": ": /dev/shm, or the disk of a file that it maps, was full (HOST001, HOST002), or such a file was cut"
+    "SIGBUS": "Free space in /dev/shm (df -h /dev/shm) and on the disk of each memory-mapped file (HOST001, HOST002). "
 }
-"""What ends a process by a signal as a rule."""
+"""What to do after a signal that usually has one reason."""
 
 CLOSED = re.compile(r"Killing subprocess \d|closing signal SIG")
-OTHERS_ENDED = (
-    "The launcher ended all workers of its node, as it does when one of them has failed or it was ended itself; the log does not "
-    "hold which worker, nor why: what stands above in the output decides"
-)
+OTHERS_ENDED = "the launcher ended all workers of its node; the log does not show why"
 SIGNALLED = (r"Received \S+ death signal", r"\bgot signal: \d+")
-"""What a launcher says that was told to end: it says why it ends its workers."""
+"""What a launcher prints when it gets a signal: the reason why it ends its workers."""
 OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died")
 WHY_OF_RAY = (
-    "Undetermined: the memory of its host ran out and the kernel killed it (LOG014: sudo dmesg -T | grep "
-    "-i 'killed process' there), it crashed (a segmentation fault, an abort), or ray stop ended it; what it printed last, in "
-    "/tmp/ray/session_latest/logs/worker-*{}.err of its node, decides"
+    "Either it was OOM-killed (LOG014), it crashed, or `ray stop` ended it: run `tail "
+    "/tmp/ray/session_latest/logs/worker-*{}.err; sudo dmesg -T | grep -i 'killed process'` on its node to decide"
 )
 
 CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
-"""What slurmstepd says of the other tasks as well when one of them failed."""
+"""What slurmstepd also prints about the other tasks when one of them failed."""
 
 
 @cause(
@@ -102,109 +99,112 @@ CANCELLED = (r"CANCELLED AT \S+ \*\*\*$",)
     signatures=CRASHED,
 )
 def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
-    """A worker ended by a signal of its own or with an exit code, and printed no traceback.
+    """A worker crashed or ended with an exit code, and printed no traceback.
 
     ## Why it matters
-    "exitcode : -11" (a segmentation fault), -6 (an abort), -7 (a bus error) or a number that the script chose: Python had no
-    chance to say where, and the launcher's summary is all there is.
+    The launcher prints only `exitcode : -11` (a segmentation fault), -6 (an abort), -7 (a bus error), or a number that the
+    script chose. Python could not print where it happened.
 
     ## Fix
-    After a signal: start the ranks with PYTHONFAULTHANDLER=1, which prints the Python stack of a crash, and look into the
-    kernel's log of that node (`sudo dmesg -T | grep -E "segfault|traps"`). After an exit code: keep each rank's own output
-    with `torchrun --log-dir logs --tee 3` and read what that rank printed last.
+    After a signal, start the ranks with PYTHONFAULTHANDLER=1, which prints the Python stack of a crash, and run
+    `sudo dmesg -T | grep -E "segfault|traps"` on that node. After an exit code, run `torchrun --log-dir logs --tee 3` and read
+    what that rank printed last.
 
     ## Example
 
         exitcode  : -11 (pid: 4312)
 
-    After:
-
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
         PYTHONFAULTHANDLER=1 torchrun --nproc-per-node 8 train.py
     """
     raised = {(each.source, each.number) for each in log.tracebacks if each.exception != FATAL}
     crashes = [line for line in matching_lines(log, CRASHED) if (line.source, line.number) not in raised]
-    lines = [line for line in crashes if not _is_said_why(log, line)]
-    found = [] if matching_lines(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log, ""))
-    yield from found
-    if lines and not found and not history_of(log).failed_exits:
+    lines = [line for line in crashes if not _is_explained(log, line)]
+    ended_workers = [] if matching_lines(log, (*PEERS_OF_A_GROUP, *PEERS_BEFORE)) else list(crashed(log))
+    yield from ended_workers
+    if lines and not ended_workers and not history_of(log).failed_exits:
         of_ray = [line for line in lines if OF_RAY.search(line.text)]
-        title = "A worker crashed and printed no traceback"
+        title = "crashed without a traceback"
         yield _of_ray(log, of_ray) if of_ray else finding_of(log, lines, title, blames_speaker=True)
     last = history_of(log).last_failure
-    told = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
-    is_dark = not (lines or found or history_of(log).failed_exits or told or log.xids or _said(log))
-    failing = list(keep_failing(log)) if is_dark else []
+    raised_ones = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
+    is_unexplained = not (
+        lines or ended_workers or history_of(log).failed_exits or raised_ones or log.xids or _has_reason(log)
+    )
+    failing = list(keep_failing(log)) if is_unexplained else []
     yield from failing
-    if last is not None and is_dark and not failing and not NCCL_RETURNED.search(last.text):
+    if last is not None and is_unexplained and not failing and not NCCL_RETURNED.search(last.text):
         is_closed = CLOSED.search(last.text) is not None
-        title = OTHERS_ENDED if is_closed else "The job failed, and no line says why"
+        title = OTHERS_ENDED if is_closed else "the job failed without a reason in the log"
         yield replace(finding_of(log, [last], title, blames_speaker=is_closed), fix=what_next(log, last.text))
 
 
 def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
-    """Ray names the process and three reasons for which it may have ended, never which."""
+    """Ray names the process and three possible reasons for its end."""
     pids = {line.who.pid for line in lines if line.who.pid is not None}
     pid = pids.pop() if len(pids) == 1 else None
-    title, of_pid = (
-        (f"A worker of Ray (pid {pid}) died", f"-{pid}") if pid is not None else ("A worker of Ray died", "")
-    )
+    title, of_pid = (f"the Ray worker with pid {pid} died", f"-{pid}") if pid is not None else ("a Ray worker died", "")
     return finding_of(log, lines, title, WHY_OF_RAY.format(of_pid), blames_speaker=True)
 
 
-def _is_said_why(log: Log, line: LogLine) -> bool:
-    """Whether the process aborted over an error that it had printed itself: C++ ends so after an exception."""
-    said = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
-    others = [each for each in said if each not in matching_lines(log, CRASHED)]
-    return any(each.source == line.source and each.who.may_be(line.who) for each in others)
+def _is_explained(log: Log, line: LogLine) -> bool:
+    """Whether the process aborted after an error that it had printed: C++ aborts after an exception."""
+    known = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
+    errors = [error for error in known if error not in matching_lines(log, CRASHED)]
+    return any(error.source == line.source and error.who.may_be(line.who) for error in errors)
 
 
-def _said(log: Log) -> bool:
-    said = explained(log, "cause", "umbrella", "consequence")
-    is_told = any(line not in matching_lines(log, RAN) for line in said)
-    return is_told or any(context_lines(log, "nccl_warns")) or bool(matching_lines(log, SIGNALLED))
+def _has_reason(log: Log) -> bool:
+    known = explained(log, "cause", "umbrella", "consequence")
+    is_explained = any(line not in matching_lines(log, RAN) for line in known)
+    return is_explained or any(context_lines(log, "nccl_warns")) or bool(matching_lines(log, SIGNALLED))
 
 
-def _is_unclaimed(log: Log, told: list[Traceback], exits: Sequence[Exit]) -> bool:
-    """Whether a rank raised something of its own and no exit is told of it: summaries may count ranks in another way."""
+def _is_unclaimed(log: Log, raised: list[Traceback], exits: Sequence[Exit]) -> bool:
+    """Whether a rank raised an exception and no exit of it is reported: summaries may number ranks in another way."""
     follows = {(line.source, line.number) for line in explained(log, "consequence", "umbrella")}
-    own = [t for t in told if not any((t.source, t.number + i) in follows for i in range(MESSAGE_LINES))]
+    own = [t for t in raised if not any((t.source, t.number + i) in follows for i in range(MESSAGE_LINES))]
     return bool({t.who.rank for t in own} - {None} - {each.who.rank for each in exits})
 
 
-def crashed(log: Log, when: str) -> Iterator[Finding]:
-    """Exit codes that no traceback and no line of that rank explains, one finding for each code."""
+def crashed(log: Log) -> Iterator[Finding]:
+    """Exit codes that no traceback and no line of that rank explains, one finding per code."""
     soft = softly_explained(log)  # warnings, which ended nothing
     lines = [line for line in explained(log, "cause", "umbrella") if (line.source, line.number) not in soft]
-    told = [each for each in (*log.tracebacks, *log.unfinished) if not is_consequence(each)]
+    raised = [t for t in (*log.tracebacks, *log.unfinished) if not is_consequence(t)]
     itself = matching_lines(log, CRASHED + SIGKILLED + CANCELLED)
-    speakers = {(each.source, each.who.rank) for each in told}
+    speakers = {(t.source, t.who.rank) for t in raised}
     speakers |= {(line.source, line.who.rank) for line in lines if line not in itself}
     ranks = {rank for _, rank in speakers if rank is not None}
     closed = matching_lines(log, CLOSED_BY_PEERS)
-    bereft = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ aborts over a lost peer as well
-    found: dict[int, list[Exit]] = {}
+    peers_lost = {line.who.rank for line in explained(log, "consequence")} - {None}  # C++ also aborts after a lost peer
+    by_code: dict[int, list[Exit]] = {}
     exits = history_of(log).failed_exits
-    is_unclaimed = _is_unclaimed(log, told, exits)
+    is_unclaimed = _is_unclaimed(log, raised, exits)
     for each in exits:
         if each.code == 1 and is_unclaimed:
             continue
-        if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in bereft:
+        if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in peers_lost:
             continue
         if each.code == 1 and each.who.rank is None and any(each.who.may_be(line.who) for line in closed):
             continue
-        said = (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
-        if not said and each.code != SIGKILL:
-            found.setdefault(each.code, []).append(each)
-    for code, those in found.items():
+        has_spoken = (
+            (each.source, None) in speakers or each.who.rank in ranks or (each.who.rank is None and bool(speakers))
+        )
+        if not has_spoken and each.code != SIGKILL:
+            by_code.setdefault(each.code, []).append(each)
+    for code, those in by_code.items():
         name = NAMES.get(-code, "")
-        how = f"was ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
+        how = f"ended by {name} (exit code {code})" if name else f"ended with exit code {code}"
         place = _place(log, those)
-        told_where = f", while Python was at {place.file}:{place.line}" if place else " and printed no traceback"
-        one = replace(ended(log, those, f"{how}{when}{told_where}{HINTS.get(name, '')}"), fix=after_exit(code))
+        where = f" at {place_name(place.file, place.line)}" if place else ", no traceback"
+        one = replace(ended(log, those, f"{how}{where}"), fix=HINTS.get(name, "") + after_exit(code))
         yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
 
 
 def _place(log: Log, exits: list[Exit]) -> TracebackFrame | None:
-    """Where faulthandler says that one of these processes was when its signal came."""
-    fatal = [each for each in log.tracebacks if each.exception == FATAL and each.source == exits[0].source]
-    return next((each.place for each in fatal if any(each.who.may_be(exit.who) for exit in exits)), None)
+    """Where one of these processes was when its signal arrived, as faulthandler prints it."""
+    fatal = [t for t in log.tracebacks if t.exception == FATAL and t.source == exits[0].source]
+    return next((t.place for t in fatal if any(t.who.may_be(exit.who) for exit in exits)), None)

@@ -1,4 +1,4 @@
-"""LOG502, TOPO009, HOST011: NCCL's errors whose reason only NCCL's own log would tell, and those of which it tells half."""
+"""LOG502, TOPO009, HOST011: NCCL errors whose reason only NCCL's own log shows, and those that it shows in part."""
 
 from __future__ import annotations
 
@@ -28,37 +28,36 @@ FAILED = (
 )
 
 ECHOES = re.compile(r"Failed to execute operation|Error encountered progressing operation|NCCL WARN \S+:\d+ -> ?\d\b")
-"""What NCCL's proxy says of a failure that it has told before."""
+"""What NCCL's proxy prints about a failure that it has already reported."""
 FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared memory")
-"""Warnings after which NCCL gives up, where the log holds no more."""
-FIX_OF_TOLD = (
-    "Read NCCL's warning, and the lines of the same process right above it; `ddpdoctor check -- LAUNCH` looks for the usual "
-    "reasons before the job."
+"""Warnings after which NCCL gives up, if the log ends there."""
+FIX_OF_WARNING = (
+    "Read NCCL's warning and the lines of the same process directly above it. `ddpdoctor check -- LAUNCH` searches for the usual "
+    "reasons before the job starts."
 )
 OF_NETWORK = re.compile(r"socket|bootstrap|\bnet|ib_plugin")
-"""NCCL's files through which it reaches other nodes."""
+"""NCCL's source files for connections to other nodes."""
 KINDS = {
-    "1": "a call to CUDA",
-    "2": "a call to the system",
-    "3": "a check of its own",
-    "4": "its arguments",
-    "5": "its usage",
+    "1": "a CUDA call",
+    "2": "a system call",
+    "3": "an internal check",
+    "4": "an argument check",
+    "5": "a usage check",
     "6": "a connection to a peer",
-    "7": "a call that goes on",
+    "7": "an unfinished call",
 }
-"""What NCCL's results stand for."""
+"""The meaning of NCCL's result codes."""
 OF_CUDA = (
-    "GPU memory that ran out (LOG013), peer access that does not work (TOPO003, TOPO030), a GPU that failed (sudo dmesg | grep "
-    "-i xid)",
+    "GPU memory ran out (LOG013), peer access does not work (TOPO003, TOPO030), or a GPU failed",
     ("nccl-out-of-memory", "peer-access-unsupported", "cuda-ipc-blocked"),
 )
 OF_LINK = (
-    "an address that leads to no other node (NET021), ports that are closed between the nodes (NET009), a peer that ended first "
-    "(LOG005: its own output decides)",
+    "the interface does not reach the other nodes (NET021), ports between the nodes are closed (NET009), or a peer ended first "
+    "(LOG005)",
     ("nccl-wrong-interface", "data-ports-blocked", "peer-connection-closed"),
 )
 OF_ELSE = (
-    "shared memory that is too small (HOST001), the network (NET009, NET021), a peer that ended first (LOG005)",
+    "shared memory is too small (HOST001), the network failed (NET009, NET021), or a peer ended first (LOG005)",
     ("shm-too-small-for-nccl", "data-ports-blocked", "nccl-wrong-interface", "peer-connection-closed"),
 )
 SHUTTING_DOWN = "driver shutting down"
@@ -74,46 +73,56 @@ SHUTTING_DOWN = "driver shutting down"
     signatures=FAILED,
 )
 def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
-    """NCCL failed, and the log does not hold its reason.
+    """NCCL failed, and the log does not show the reason.
 
     ## Why it matters
-    "unhandled cuda error", "unhandled system error" or "internal error" only name the class: shared memory that is too small,
-    peer access that does not work, a network interface that is not there, GPU memory that ran out, or a peer that ended first.
-    NCCL prints the reason as "NCCL WARN", which is shown with NCCL_DEBUG=WARN only.
+    `unhandled cuda error`, `unhandled system error`, and `internal error` only name the class of the failure. NCCL prints the
+    reason as `NCCL WARN`, but only with NCCL_DEBUG=WARN.
 
     ## Fix
-    Start once more with NCCL_DEBUG=WARN and give that log to `ddpdoctor triage`; `ddpdoctor check -- LAUNCH` looks for the usual
-    reasons before the job.
+    Run the job again with NCCL_DEBUG=WARN and run `ddpdoctor triage` on that log. `ddpdoctor check -- LAUNCH` searches for the
+    usual reasons (shared memory, peer access, interfaces, GPU memory) before the job starts.
+
+    ## Example
+
+        ncclUnhandledCudaError: Call to CUDA function failed.
+
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        NCCL_DEBUG=WARN torchrun --nproc-per-node 8 train.py 2>&1 | tee job.log && ddpdoctor triage job.log
     """
     lines = matching_lines(log, FAILED)
     known = explained(log, "cause", "umbrella", "consequence")
     noise = explained(log, "noise")
-    told = list(dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in context_lines(log, name)))
-    warnings = [line for line in told if line not in known and line not in noise]
-    if any(line in known for line in told):
+    printed = list(
+        dict.fromkeys(line for name in ("nccl_warns", "nccl_reasons") for line, _ in context_lines(log, name))
+    )
+    warnings = [line for line in printed if line not in known and line not in noise]
+    if any(line in known for line in printed):
         warnings = [line for line in warnings if not _is_echo(line)]
     warnings.sort(key=lambda line: (_is_echo(line), not FATAL.search(line.text)))
     has_cause = bool(explained(log, "cause", "umbrella") or log.tracebacks)
     fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
     has_ended = history_of(log).has_failed or (bool(fatal) and not history_of(log).is_harmless(fatal))
     if warnings and (lines or (has_ended and not has_cause)):
-        title = "NCCL failed, and this warning of its own is the nearest to a reason that the log holds"
-        yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_TOLD)
+        title = "NCCL failed after this warning"
+        yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_WARNING)
     elif lines:
-        is_told = any(line not in lines for line in explained(log, "cause"))
-        title = "NCCL failed" if is_told else "NCCL failed, and the log does not hold its reason"
+        has_reason = any(line not in lines for line in explained(log, "cause"))
+        title = "NCCL failed" if has_reason else "NCCL failed, and the log does not show the reason"
         found = finding_of(log, lines, title, blames_speaker=True)
         closed = matching_lines(log, CLOSED)
-        is_lost = all(any(line.who.may_be(each.who) for each in closed) for line in lines)
+        is_lost = all(any(line.who.may_be(peer.who) for peer in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
         is_lost = is_lost and not any("uda" in line.text for line in lines)
         yield replace(found, role=Role.CONSEQUENCE, caused_by=peer_connection_closed.code) if is_lost else found
-    elif not known and not told and not log.tracebacks:
+    elif not known and not printed and not log.tracebacks:
         yield from _passed_on(log)
 
 
 def _passed_on(log: Log) -> Iterator[Finding]:
-    """An error that NCCL passed on, of which its information alone is in the log: where it began, and what it may be."""
+    """An error whose only trace is NCCL's INFO lines: where it began, and what it can be."""
     last = history_of(log).last_failure
     found = NCCL_RETURNED.search(last.text) if last is not None else None
     if last is None or found is None or history_of(log).is_harmless([last]):
@@ -130,9 +139,9 @@ def _passed_on(log: Log) -> Iterator[Finding]:
     files = [each["file"] for line in lines if (each := NCCL_RETURNED.search(line.text)) is not None]
     begun = first["file"] if first is not None else found["file"]
     is_link = found["code"] != "1" and any(OF_NETWORK.search(file) for file in files)
-    words, candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
-    title = f"NCCL failed in {begun}, in {KINDS[found['code']]}, and its warning is not in this log"
-    undetermined = f"Undetermined: {words}; NCCL_DEBUG=WARN shows it"
+    reasons, candidates = OF_CUDA if found["code"] == "1" else OF_LINK if is_link else OF_ELSE
+    title = f"NCCL failed in {begun.rpartition('/')[2]} ({KINDS[found['code']]})"
+    undetermined = f"Either {reasons}: run again with NCCL_DEBUG=WARN, which prints the reason, to decide"
     yield replace(
         finding_of(log, [*lines, last], title, undetermined, blames_speaker=True), candidates=codes_of(*candidates)
     )
@@ -143,9 +152,11 @@ def _is_echo(line: LogLine) -> bool:
 
 
 def nccl_versions(log: Log) -> str:
-    """`2.18.3 on node1, 2.21.5 on node2`; empty where all tell the same."""
-    told = {
+    """`2.18.3 on node1, 2.21.5 on node2`; "" if all are the same."""
+    versions = {
         found["version"]: line.who.host or log.sources[line.source].name
         for line, found in context_lines(log, "nccl_version")
     }
-    return ", ".join(f"{version} on {place}" for version, place in sorted(told.items())) if len(told) > 1 else ""
+    return (
+        ", ".join(f"{version} on {place}" for version, place in sorted(versions.items())) if len(versions) > 1 else ""
+    )

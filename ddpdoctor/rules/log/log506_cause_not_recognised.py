@@ -1,4 +1,4 @@
-"""LOG506: a log that shows a failure which no rule explains: it is quoted."""
+"""LOG506: a log shows a failure that no rule explains: its lines are quoted."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ddpdoctor.logs.distances import LAST_WORDS_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, gives_up, is_progress, says_end
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.ended_ranks import names_of
+from ddpdoctor.rules.log.headlines import headline, who
 from ddpdoctor.rules.log.signatures import shortened
 from ddpdoctor.rules.log.what_to_collect import what_next
 
 __all__: list[str] = []
 
 QUOTED = 3
-"""So many of the last lines are quoted."""
+"""The number of last lines that are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """What decides in the text of the process that failed first, and why it was chosen."""
+    """The last text of the process that failed first, and why it was chosen."""
 
     source: int
     number: int
@@ -33,28 +33,31 @@ class LastWords:
     chosen: str
     raised: Traceback | None = None
     is_certain: bool = True
-    """Whether the text shows that the process failed, and not only that it ends with an error."""
+    """Whether the text shows that the process failed, not only that it ends with an error."""
 
 
 @cause("LOG506", "cause-not-recognised", Severity.ERROR, stage=CausalStage.TERMINATED, is_last_resort=True)
 def cause_not_recognised(log: Log) -> Iterator[Finding]:
-    """The job failed, and ddpdoctor does not recognise the cause.
+    """The job failed, and ddpdoctor does not recognize the cause.
 
     ## Why it matters
-    The log shows that the job did not end well, but no known cause fits. The quoted lines are the last ones of the process
-    that failed first; they are evidence, not a diagnosis.
+    The log shows that the job failed, but no known cause fits. The quoted lines are the last ones of the process that failed
+    first; they are evidence, not a diagnosis.
 
     ## Fix
-    Read the quoted lines at their place. Then collect what the finding asks for, and run `ddpdoctor triage` on all of it: the
+    Read the quoted lines in the log. Then collect what the finding asks for, and run `ddpdoctor triage` on all of it: the
     complete output of every rank decides in most cases.
 
     ## Example
 
         SystemExit: 3
 
-    The script ended itself with exit code 3, and its log does not say why. After:
+    The script ended itself with exit code 3, and its log does not contain the reason.
 
-        torchrun --nproc-per-node 8 --log-dir logs --tee 3 train.py && ddpdoctor triage logs
+        # before
+        torchrun --nproc-per-node 8 train.py
+        # after
+        torchrun --nproc-per-node 8 --log-dir logs --tee 3 train.py; ddpdoctor triage logs
     """
     if history_of(log).outcome is JobOutcome.INTERRUPTED:
         return
@@ -66,10 +69,10 @@ def cause_not_recognised(log: Log) -> Iterator[Finding]:
     quote = shortened(words.text.strip())
     place = words.raised.place if words.raised is not None else None
     yield Finding(
-        _headline(words, ranks, hosts) + quote,
+        _headline(words, ranks, hosts, quote),
         tuple(Evidence(log.place(each.source, each.number), shortened(each.text.strip())) for each in words.lines),
         fix=what_next(log, words.text, words.raised),
-        why=f"No known cause fits. Quoted because {words.chosen}",
+        why=f"No known cause fits. The line is quoted because {words.chosen}.",
         where=Where(
             host=words.who.host,
             rank=words.who.rank,
@@ -84,15 +87,15 @@ def cause_not_recognised(log: Log) -> Iterator[Finding]:
     )
 
 
-def _headline(words: LastWords, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
-    who = names_of(ranks, hosts) if ranks or hosts else ""
-    if words.is_certain:
-        return f"{who or 'The job'} failed; cause not recognised: "
-    return f"The output{' of ' + who if who else ''} ends with an error; cause not recognised: "
+def _headline(words: LastWords, ranks: tuple[int, ...], hosts: tuple[str, ...], quote: str) -> str:
+    speaker = who(ranks, hosts)
+    what = "failed" if words.is_certain else "the output ends with an error"
+    what = f"{what}; cause not recognized"
+    return headline(speaker, what if speaker or not words.is_certain else f"the job {what}", quote)
 
 
 def _first_failure(log: Log) -> LastWords | None:
-    """Of the events that ended a process the first one: an exception says more than a line, and a line more than a code."""
+    """The first event that ended a process; an exception is preferred to a line, and a line to an exit code."""
     failures = [event for process in history_of(log).processes for event in process.failures]
     events = [event for event in failures if not _got_ready(log, event)]
     order = (EventKind.EXCEPTION, EventKind.FAILURE, EventKind.PEER_LOST, EventKind.EXIT)
@@ -103,7 +106,7 @@ def _first_failure(log: Log) -> LastWords | None:
 
 
 def _got_ready(log: Log, event: LogEvent) -> bool:
-    """Whether NCCL passed an error on and had its communicator all the same."""
+    """Whether NCCL returned an error but created its communicator later."""
     line = event.printed
     if not isinstance(line, LogLine) or NCCL_RETURNED.search(line.text) is None:
         return False
@@ -116,24 +119,24 @@ def _words(log: Log, event: LogEvent) -> LastWords:
     printed = event.printed
     before = _lines_before(log, printed)
     if isinstance(printed, Traceback):
-        says = (printed.exception or "an exception") + (f": {printed.message}" if printed.message else "")
-        own = LogLine(printed.source, printed.number, says, printed.who)
+        text = (printed.exception or "an exception") + (f": {printed.message}" if printed.message else "")
+        own = LogLine(printed.source, printed.number, text, printed.who)
         chosen = "it is the first exception that ended a process"
-        return LastWords(printed.source, printed.number, says, printed.who, (*before, own), chosen, printed)
+        return LastWords(printed.source, printed.number, text, printed.who, (*before, own), chosen, printed)
     if isinstance(printed, Exit):
-        says = f"exit code {printed.code}"
-        own = LogLine(printed.source, printed.number, says, printed.who)
+        text = f"exit code {printed.code}"
+        own = LogLine(printed.source, printed.number, text, printed.who)
         chosen = "this process is the first that its launcher reports as failed"
-        return LastWords(printed.source, printed.number, says, printed.who, (*before, own), chosen)
-    chosen = "it is the first line that says that a process failed, and nothing went on after it"
+        return LastWords(printed.source, printed.number, text, printed.who, (*before, own), chosen)
+    chosen = "it is the first line that reports a failed process, and no progress follows"
     return LastWords(printed.source, printed.number, printed.text, printed.who, (*before, printed), chosen)
 
 
 def _giving_up(log: Log) -> LastWords | None:
-    """The first of the last lines that gives up, after which nothing looks like a job that works."""
+    """The first of the last lines that gives up, with no progress after it."""
     for source in range(len(log.sources)):
         last = [line for line in log.tails if line.source == source][-LAST_WORDS_LINES:]
-        words = next((line for line in last if gives_up(line) and not _goes_on(last, line)), None)
+        words = next((line for line in last if gives_up(line) and not _continues(last, line)), None)
         if words is not None:
             chosen = "the output ends there with an error"
             lines = (*_lines_before(log, words), words)
@@ -142,12 +145,12 @@ def _giving_up(log: Log) -> LastWords | None:
     return None
 
 
-def _goes_on(last: list[LogLine], line: LogLine) -> bool:
+def _continues(last: list[LogLine], line: LogLine) -> bool:
     return any(each.number > line.number and is_progress(each) for each in last)
 
 
 def _lines_before(log: Log, printed: LogLine | Traceback | Exit) -> tuple[LogLine, ...]:
-    """The lines of the same process right before, as far as they are kept."""
+    """The lines of the same process directly before, as far as they are kept."""
     begin = printed.begin or printed.number if isinstance(printed, Traceback) else printed.number
     own = [
         line

@@ -11,7 +11,7 @@ from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.signatures import ending, shortened
+from ddpdoctor.rules.log.signatures import ending, retitled, shortened
 
 __all__: list[str] = []
 
@@ -29,7 +29,7 @@ _PACKAGES = (
     ("xformers", "xformers"),
     ("deepspeed", "deepspeed"),
 )
-"""Part of a module's name, and the package that brings it."""
+"""Part of a module's name, and the package that provides it."""
 _MISSING = re.compile(r"fatal error: (?P<file>[\w./+-]{1,200}): No such file")
 _PROVIDERS = (
     ("Python.h", "Install the headers of this Python on every node", "sudo apt-get install python3-dev"),
@@ -60,30 +60,31 @@ def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
     Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir --force-reinstall
     --no-deps NAME`, or the wheel whose name holds this torch, CUDA, Python and cxx11 ABI.
 
-    For `libcu…` and `libnv…` libraries: unset LD_LIBRARY_PATH, which puts another CUDA before the one that torch brought.
+    For `libcu…` and `libnv…` libraries, unset LD_LIBRARY_PATH, which makes another CUDA override the one that torch installed.
 
     ## Example
 
         ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2E…
 
-    Before: torch was upgraded from 2.4 to 2.6, and `flash-attn` was left as it was. After:
-
+        # before: flash-attn was built for torch 2.4
+        pip install --upgrade torch==2.6
+        # after
         pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps flash-attn
     """
     for found in ending(extension_abi_mismatch, log):
         lines = matching_lines(log, extension_abi_mismatch.rule.signatures)
-        parsed = next((each for line in lines if (each := _MODULE.search(line.text)) is not None), None)
+        parsed = next((m for line in lines if (m := _MODULE.search(line.text)) is not None), None)
         yield found if parsed is None else _with_package(found, parsed["module"])
 
 
 def _with_package(found: Finding, module: str) -> Finding:
-    """With what to reinstall, as far as the name of the library tells it."""
+    """With what to reinstall, as far as the name of the library shows it."""
     if _OF_NVIDIA.match(module):
-        text = f"Another CUDA's {module} is loaded: start the ranks without LD_LIBRARY_PATH on every node"
+        text = f"Start the ranks without LD_LIBRARY_PATH on every node: it loads {module} of another CUDA"
         return replace(found, fix=text, fix_command="unset LD_LIBRARY_PATH")
     package = next((name for part, name in _PACKAGES if part in module), None)
     if package is None:
-        text = f"Reinstall the package that brings {module}, built against the installed torch, on every node"
+        text = f"Reinstall the package that provides {module}, built against the installed torch, on every node"
         return replace(found, fix=text)
     command = f"pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}"
     return replace(found, fix=f"Reinstall {package} against the installed torch, on every node", fix_command=command)
@@ -100,20 +101,21 @@ def extension_build_failed(log: Log) -> Iterator[Finding]:
     """A C++ or CUDA extension could not be compiled when the job started.
 
     ## Why it matters
-    `RuntimeError: Error building extension 'cpu_adam'` ends every rank; the compiler's own error stands above it, often
-    hundreds of lines above. Later ranks report a `.so: cannot open shared object file` that follows from it.
+    `RuntimeError: Error building extension 'cpu_adam'` ends every rank; the compiler's own error is often hundreds of lines
+    above it. Later ranks report `.so: cannot open shared object file`, a consequence.
 
     ## Fix
-    Read the compiler's first `error:` line above the traceback: a missing header, a compiler that nvcc does not accept, or a
-    CUDA toolkit of another version than torch's. Then remove the half-built files: `rm -rf ~/.cache/torch_extensions`.
+    Read the compiler's first `error:` line above the traceback: a missing header, a compiler that nvcc does not support, or a
+    CUDA toolkit with another version than torch's. Then remove the half-built files: `rm -rf ~/.cache/torch_extensions`.
 
     ## Example
 
         /envs/include/pybind11/detail/common.h:12:10: fatal error: Python.h: No such file or directory
         RuntimeError: Error building extension 'cpu_adam'
 
-    After, on every node:
-
+        # before: the nodes do not have the Python headers
+        deepspeed train.py
+        # after, on every node
         sudo apt-get install python3-dev && rm -rf ~/.cache/torch_extensions
     """
     compilers = [line for line, _ in context_lines(log, "compiler")]
@@ -123,19 +125,17 @@ def extension_build_failed(log: Log) -> Iterator[Finding]:
 
 def _with_compiler(log: Log, found: Finding, line: LogLine) -> Finding:
     """With the compiler's first error, which is the reason."""
-    said = shortened(line.text.strip())
+    error = shortened(line.text.strip())
     place = log.place(line.source, line.number)
-    told = replace(
-        found,
-        message=f"An extension could not be compiled: {said}",
-        quote=said,
-        evidence=(Evidence(place, said), *found.evidence),
+    explained = retitled(
+        replace(found, quote=error, evidence=(Evidence(place, error), *found.evidence)),
+        "An extension could not be compiled",
     )
     missing = _MISSING.search(line.text)
-    known = None if missing is None else next((each for each in _PROVIDERS if each[0] in missing["file"]), None)
+    known = None if missing is None else next((p for p in _PROVIDERS if p[0] in missing["file"]), None)
     if missing is None:
-        return told
+        return explained
     if known is None:
-        text = f"Install the development package that brings {missing['file']}, on every node"
-        return replace(told, fix=f"{text}, and remove ~/.cache/torch_extensions")
-    return replace(told, fix=f"{known[1]}, and remove ~/.cache/torch_extensions", fix_command=known[2])
+        text = f"Install the development package that provides {missing['file']}, on every node"
+        return replace(explained, fix=f"{text}, and remove ~/.cache/torch_extensions")
+    return replace(explained, fix=f"{known[1]}, and remove ~/.cache/torch_extensions", fix_command=known[2])

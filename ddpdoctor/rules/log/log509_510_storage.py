@@ -1,4 +1,4 @@
-"""LOG509, LOG510: disks that are full, and files that disappeared from a network file system."""
+"""LOG509, LOG510: disks that are full, and files that were replaced on a network file system."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ def disk_full(log: Log) -> Iterator[Finding]:
 
     ## Why it matters
     `OSError: [Errno 28] No space left on device` or `[Errno 122] Disk quota exceeded` ends the rank that writes, usually
-    while it saves a checkpoint: the file is left half written, and the other ranks wait for that rank.
+    while it saves a checkpoint. The file stays incomplete, and the other ranks wait for that rank.
 
     ## Fix
-    Find the full one on the rank's node: `df -h . /tmp /dev/shm "$HOME"; df -i .; quota -s`. Delete old checkpoints, or point
-    the output, TMPDIR and HF_HOME to a larger disk; delete the half-written checkpoint before the restart.
+    Find the full disk on the rank's node: `df -h . /tmp /dev/shm "$HOME"; df -i .; quota -s`. Delete old checkpoints, or point
+    the output, TMPDIR and HF_HOME to a larger disk; delete the incomplete checkpoint before the restart.
 
     ## Example
 
         OSError: [Errno 28] No space left on device
 
-    Before: each of 40 checkpoints of 12 GB is kept in `$HOME`. After, on every node:
-
+        # before: 40 checkpoints of 12 GB each in $HOME
+        python train.py --output-dir ~/run1
+        # after, on every node
         export TMPDIR=/scratch/$USER HF_HOME=/scratch/$USER/hf
         python train.py --output-dir /scratch/$USER/run1 --save-total-limit 2
     """
@@ -63,22 +64,23 @@ def disk_full(log: Log) -> Iterator[Finding]:
     signatures=(r"\[Errno 116\] Stale file handle", r"failed with Stale file handle", r"Stale (?:NFS )?file handle"),
 )
 def stale_file_handle(log: Log) -> Iterator[Finding]:
-    """A file on a network file system was deleted or replaced while a process had it open.
+    """An open file on a network file system was deleted or replaced.
 
     ## Why it matters
     `OSError: [Errno 116] Stale file handle`: another rank or another job removed or renamed the file, or the server was
-    restarted. It happens at random, and more often the more nodes share one folder of caches or checkpoints.
+    restarted. The more nodes share one folder of caches or checkpoints, the more often it happens.
 
     ## Fix
-    Give every node its own cache (TMPDIR, HF_HOME and TRITON_CACHE_DIR on a local disk), let one rank write and delete shared
-    files, with a barrier before the others read. After a restart of the server mount it again on that node.
+    Give every node its own cache (TMPDIR, HF_HOME and TRITON_CACHE_DIR on a local disk), and let one rank write and delete
+    shared files, with a barrier before the others read. After a restart of the file server, mount it again on that node.
 
     ## Example
 
         OSError: [Errno 116] Stale file handle: '/home/u/.cache/huggingface/datasets/text/…'
 
-    After, on every node:
-
+        # before: all nodes share the cache in $HOME
+        torchrun … train.py
+        # after, on every node
         export HF_HOME=/local/$USER/hf TMPDIR=/local/$USER/tmp
     """
     yield from ending(stale_file_handle, log)

@@ -26,23 +26,24 @@ __all__: list[str] = []
     ),
 )
 def hub_unreachable(log: Log) -> Iterator[Finding]:
-    """A model or data set could not be downloaded and is not in this node's cache.
+    """A model or data set could not be downloaded.
 
     ## Why it matters
     `OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files`: compute
     nodes often have no internet access, and a cache in `$HOME` of the login node may not exist there.
 
     ## Fix
-    Download once where there is internet, into a folder that all nodes share, and start the job offline:
-    `huggingface-cli download NAME --local-dir DIR`, then HF_HUB_OFFLINE=1 and DIR as the model's path. With a proxy, set
+    Download it once on a machine with internet access to a folder that all nodes share, and start the job offline:
+    `huggingface-cli download NAME --local-dir DIR`, then HF_HUB_OFFLINE=1 and DIR as the model's path. If there is a proxy, set
     HTTPS_PROXY on every node.
 
     ## Example
 
         OSError: We couldn't connect to 'https://huggingface.co' to load this file, couldn't find it in the cached files …
 
-    Before: `--model_name_or_path bert-base-uncased`. After:
-
+        # before
+        torchrun --nproc-per-node 8 train.py --model_name_or_path bert-base-uncased
+        # after
         HF_HUB_OFFLINE=1 torchrun --nproc-per-node 8 train.py --model_name_or_path /shared/models/bert-base-uncased
     """
     yield from ending(hub_unreachable, log)

@@ -1,4 +1,4 @@
-"""LOG513, LOG514: errors of Huawei's CANN with HCCL, and of Intel's oneCCL, whose own text says what went wrong."""
+"""LOG513, LOG514: errors of Huawei CANN with HCCL and of Intel oneCCL, whose own text contains the reason."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ def ascend_runtime_error(log: Log) -> Iterator[Finding]:
     """The Ascend runtime or HCCL reports an error.
 
     ## Why it matters
-    `EI0006 … Getting socket times out`, `EE1002`, `EH9999`: the code and the lines `Reason:` and `Solution:` after it name
-    the cause. `EI0006` on all ranks means that one rank has failed or is late; on some ranks, that the network between them
-    does not work.
+    `EI0006 … Getting socket times out`, `EE1002`, `EH9999`: the code and the lines `Reason:` and `Solution:` after it name the
+    cause. `EI0006` on all ranks means that one rank has failed or is late; on some ranks, it means that the network between
+    them does not work.
 
     ## Fix
-    Read `Reason:` and `Solution:` of the rank that printed its error first; the other ranks follow from it. Where ranks
+    Read `Reason:` and `Solution:` of the rank that printed its error first; the errors of other ranks are consequences. If ranks
     only start late, raise the limit on all nodes: `export HCCL_CONNECT_TIMEOUT=1800`.
 
     ## Example
 
         EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: …
 
-    After, on every node:
-
+        # before: the default of 120 s
+        torchrun … train.py
+        # after, on every node
         export HCCL_CONNECT_TIMEOUT=1800 HCCL_EXEC_TIMEOUT=1800
 
     ## Source
@@ -66,8 +67,8 @@ def oneccl_runtime_error(log: Log) -> Iterator[Finding]:
 
     ## Why it matters
     `|CCL_ERROR| atl_ofi_helper.cpp:867 atl_ofi_get_prov_list: fi_getinfo error: ret -61, providers 0`: no network provider of
-    libfabric was found, in most cases because oneCCL's environment was not set. The first `CCL_ERROR` line is the cause;
-    the later ones follow from it.
+    libfabric was found, usually because oneCCL's environment was not set. The first `CCL_ERROR` line is the cause;
+    the later ones are consequences.
 
     ## Fix
     Set oneCCL's environment in the shell that starts the ranks, on every node: `source $(python -c "import
@@ -77,8 +78,9 @@ def oneccl_runtime_error(log: Log) -> Iterator[Finding]:
 
         2024:08:21-10:24:26:( 4456) |CCL_ERROR| atl_ofi.cpp:243 init: can't find suitable provider
 
-    After, on every node:
-
+        # before: no provider is selected
+        mpirun … python train.py
+        # after, on every node
         export CCL_ATL_TRANSPORT=ofi FI_PROVIDER=tcp
     """
     yield from ending(oneccl_runtime_error, log)

@@ -29,7 +29,7 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
 
     ## Why it matters
     `ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 16`: each rank
-    saved its part of the optimizer, and DeepSpeed does not redistribute these parts.
+    saved its part of the optimizer state, and DeepSpeed does not redistribute these parts.
 
     ## Fix
     Start as many ranks as saved it, or convert the checkpoint: to a universal one (`python ds_to_universal.py`, then
@@ -39,8 +39,9 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
 
         ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 16.
 
-    Before: `--nnodes 2 --nproc-per-node 8`. After, as when it was saved:
-
+        # before
+        torchrun --nnodes 2 --nproc-per-node 8 train.py --resume
+        # after: as many ranks as when it was saved
         torchrun --nnodes 1 --nproc-per-node 8 train.py --resume
     """
     yield from ending(checkpoint_world_size_differs, log)
@@ -67,7 +68,7 @@ def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
 
     ## Why it matters
     `RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size (1)`: every rank
-    refuses the same setting when it builds its process groups.
+    rejects the setting when it creates its process groups.
 
     ## Fix
     Make tensor x pipeline x context x data sizes equal to nodes x processes per node, and the tensor size a divisor of the
@@ -77,8 +78,9 @@ def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
 
         RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (1) x pipeline_model_parallel_size (1)
 
-    Before: `torchrun --nproc-per-node 8 run.py`, with an engine that is told of one GPU. After:
-
+        # before: the engine is configured for one GPU
+        torchrun --nproc-per-node 8 run.py
+        # after
         torchrun --nproc-per-node 8 run.py --tensor-parallel-size 8
     """
     yield from ending(parallel_sizes_do_not_fit, log)
@@ -100,20 +102,21 @@ def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
     """The checkpoint does not fit the model: its keys or shapes differ.
 
     ## Why it matters
-    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`: the model is
-    built with other settings than the one that was saved, or the keys carry a prefix (`module.`, `_orig_mod.`, `model.`).
+    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`: the model
+    was built with other settings than the saved one, or the keys have a prefix (`module.`, `_orig_mod.`, `model.`).
 
     ## Fix
-    Compare the first missing key with the first unexpected one: where only a prefix differs, remove it before load_state_dict;
-    where shapes differ, build the model with the settings of the checkpoint (number of classes, size of the vocabulary).
+    Compare the first missing key with the first unexpected one. If only a prefix differs, remove it before load_state_dict;
+    if shapes differ, build the model with the settings of the checkpoint (number of classes, vocabulary size).
 
     ## Example
 
         RuntimeError: Error(s) in loading state_dict for Net:
             Missing key(s) in state_dict: "fc.weight". Unexpected key(s) in state_dict: "_orig_mod.fc.weight".
 
-    After:
-
+        # before
+        model.load_state_dict(state)
+        # after
         model.load_state_dict({k.removeprefix("_orig_mod."): v for k, v in state.items()})
     """
     yield from ending(checkpoint_keys_differ, log)

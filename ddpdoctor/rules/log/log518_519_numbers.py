@@ -1,4 +1,4 @@
-"""LOG518, LOG519: training that ended itself because its numbers are not finite any more."""
+"""LOG518, LOG519: training that stopped itself because its numbers are no longer finite."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ def loss_is_nan(log: Log) -> Iterator[Finding]:
 
     ## Why it matters
     `NaN detected in loss, aborting.` or `Loss is nan, stopping training`: the script ends without a traceback and often with
-    exit code 0 or 1, and the other ranks report a lost connection. The network and the GPU are rarely the cause.
+    exit code 0 or 1, and the other ranks report a lost connection. The network and the GPU rarely cause this.
 
     ## Fix
     Restart from the last checkpoint with a lower learning rate or more warm-up, with gradients clipped
-    (`clip_grad_norm_(model.parameters(), 1.0)`) and bf16 in place of fp16. `torch.autograd.set_detect_anomaly(True)` names the
-    operation; where one rank alone has NaN, look at its data and its GPU (`ddpdoctor gpus`).
+    (`clip_grad_norm_(model.parameters(), 1.0)`) and bf16 instead of fp16. `torch.autograd.set_detect_anomaly(True)` names the
+    operation; if only one rank has NaN, check its data and its GPU (`ddpdoctor gpus`).
 
     ## Example
 
         step 1210 loss nan
         NaN detected in loss, aborting.
 
-    After:
-
+        # before
+        torchrun --nproc-per-node 8 train.py --lr 1e-3 --fp16
+        # after
         torchrun --nproc-per-node 8 train.py --resume last --lr 1e-4 --max-grad-norm 1.0 --bf16
     """
     yield from ending(loss_is_nan, log)
@@ -69,15 +70,16 @@ def loss_scale_at_minimum(log: Log) -> Iterator[Finding]:
     because the model was trained in bf16 and exceeds the range of fp16, or because the loss diverged.
 
     ## Fix
-    Train in bf16, as the model was: `--bf16` and `"bf16": {"enabled": true}` in DeepSpeed's file, without `fp16`. GPUs without
-    bf16 (V100, T4): a lower learning rate and clipped gradients.
+    Train in bf16: `--bf16` and `"bf16": {"enabled": true}` in DeepSpeed's configuration, without `fp16`. On GPUs without bf16
+    (V100, T4), lower the learning rate and clip the gradients.
 
     ## Example
 
         Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.
 
-    Before: `--fp16 True`. After:
-
+        # before
+        deepspeed train.py --fp16 True --deepspeed ds_fp16.json
+        # after
         deepspeed train.py --bf16 True --deepspeed ds_bf16.json
     """
     yield from ending(loss_scale_at_minimum, log)

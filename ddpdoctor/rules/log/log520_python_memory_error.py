@@ -1,4 +1,4 @@
-"""LOG520: Python or NumPy was refused memory."""
+"""LOG520: Python or NumPy could not allocate memory."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ def python_memory_error(log: Log) -> Iterator[Finding]:
 
     ## Why it matters
     `numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.16 TiB for an array with shape (400000, 400000)` or a plain
-    `MemoryError`: the host's memory, not the GPU's. Each rank and each DataLoader worker of the node holds its own copy.
+    `MemoryError` is about the host's memory, not the GPU's. Each rank and each DataLoader worker of the node holds its own copy.
 
     ## Fix
-    Read the shape and the dtype in the message: where they are wrong, the data is; else load it with `mmap_mode="r"` or in parts,
-    with fewer DataLoader workers, and compare `free -g`, `ulimit -v` and the cgroup's limit with ranks x size.
+    Read the shape and the dtype in the message: if they are wrong, correct the data; otherwise, load it with `mmap_mode="r"` or
+    in parts, with fewer DataLoader workers, and compare `free -g`, `ulimit -v` and the cgroup's limit with ranks x size.
 
     ## Example
 
         numpy.core._exceptions._ArrayMemoryError: Unable to allocate 74.5 GiB for an array with shape (100000, 100000)
 
-    Before: `x = np.load("all.npy")` in each of 8 ranks. After:
-
+        # before, in each of 8 ranks
+        x = np.load("all.npy")
+        # after
         x = np.load("all.npy", mmap_mode="r")
     """
     yield from ending(python_memory_error, log)

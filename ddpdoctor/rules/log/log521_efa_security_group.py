@@ -1,4 +1,4 @@
-"""LOG521: EFA adapters that get no answer from the other node."""
+"""LOG521: EFA adapters get no answer from the other node."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__: list[str] = []
     signatures=(r"Unresponsive receiver", r"LOCAL_ERROR_UNRESP_REMOTE|LOCAL_ERROR_UNREACH_REMOTE"),
 )
 def efa_security_group() -> None:
-    """EFA gets no answer from the other node; often the security group blocks its traffic.
+    """EFA gets no answer; often a security group blocks it.
 
     ## Why it matters
-    `Unresponsive receiver (reachable by EFA device but handshake failed)`, error 15 or 4126: TCP works, so that the job starts,
-    and the first collective over EFA fails. The same is printed of a peer that has ended: then its own error is the cause.
+    `Unresponsive receiver (reachable by EFA device but handshake failed)`, error 15 or 4126: TCP works, so the job starts,
+    and the first collective over EFA fails. A peer that has ended causes the same message; then its own error is the cause.
 
     ## Fix
-    Let the security group allow all traffic, inbound and outbound, from and to itself (an own rule, not 0.0.0.0/0), and put
-    all nodes into it, in one subnet.
+    Let the security group allow all traffic, inbound and outbound, from and to itself (a rule with the group as source, not
+    0.0.0.0/0), and put all nodes into it, in one subnet.
 
     ## Example
 
         NCCL WARN NET/OFI Request completed with error. RC: 103. Error: 15 (Unresponsive receiver (…handshake failed))
 
-    After:
-
+        # before: the group only allows 0.0.0.0/0
+        # after
         aws ec2 authorize-security-group-ingress --group-id sg-0123 --protocol -1 --source-group sg-0123
         aws ec2 authorize-security-group-egress --group-id sg-0123 --protocol -1 --source-group sg-0123
 

@@ -1,4 +1,4 @@
-"""Jobs that end themselves because a loss or a gradient is no number, without a traceback."""
+"""Jobs that end themselves because a loss or a gradient is not a number, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STEP = re.compile(r"\s*(?:\[[^\]]*\] ?)?iteration +\d+/")
 
 
 def no_number(log: Log) -> Iterator[Finding]:
-    """The lines by which a job says so of a rank, where it did not go on."""
+    """The lines in which a job reports it, if the job did not continue."""
     lines = [line for line, _ in context_lines(log, "no_number")]
-    if lines and not history_of(log).is_harmless(lines) and not _has_steps_behind(log, lines[-1]):
+    if lines and not history_of(log).is_harmless(lines) and not _continues(log, lines[-1]):
         title = "The loss or a gradient became NaN or infinite, and the job stopped"
         yield finding_of(log, lines, title, blames_speaker=True)
 
 
-def _has_steps_behind(log: Log, line: LogLine) -> bool:
-    """Whether the trainer's next iterations stand behind the line: it ran the one that it doubted once more."""
+def _continues(log: Log, line: LogLine) -> bool:
+    """Whether the trainer's iterations continue after the line: it repeated the doubtful one."""
     after = max(line.number, line.last)
-    return any(each.source == line.source and each.number > after and _STEP.match(each.text) for each in log.tails)
+    return any(other.source == line.source and other.number > after and _STEP.match(other.text) for other in log.tails)

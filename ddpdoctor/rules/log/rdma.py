@@ -1,4 +1,4 @@
-"""HOST003, NET029, NET032, NET036: what RDMA's errors and their addresses say; else NET031 names them as candidates."""
+"""HOST003, NET029, NET032, NET036: signatures of RDMA errors; otherwise, NET031 names these causes as candidates."""
 
 from __future__ import annotations
 

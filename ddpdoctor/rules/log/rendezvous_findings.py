@@ -1,4 +1,4 @@
-"""What all nodes printed while they waited for each other, and how a finding tells it."""
+"""Findings from what all nodes printed while they waited for each other."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ __all__ = ["TOO_MANY", "candidates", "rendezvous_finding"]
 
 @dataclass(frozen=True, slots=True)
 class Undetermined:
-    """What lines leave open: the words, and the names of the causes whose codes stand in them."""
+    """What lines do not decide: the text, and the names of the causes whose codes it contains."""
 
     words: str
     candidates: tuple[str, ...]
 
 
 TOO_MANY = Undetermined(
-    "Undetermined: processes with another WORLD_SIZE (ENV005), two launchers, or a launcher and mp.spawn (LAUNCH056, LAUNCH058), "
-    "or a store or init file that still holds an earlier run's keys (NET018): take a fresh port or file, and count the "
-    "processes.",
+    "Either processes have another WORLD_SIZE (ENV005), two launchers or a launcher and mp.spawn start the ranks (LAUNCH056, "
+    "LAUNCH058), or the store or init file still has keys of an earlier run (NET018): use a new port or file, and "
+    "count the processes (`pgrep -fc SCRIPT`) to decide",
     ("world-size-mismatch", "launcher-and-spawn", "launcher-per-task", "rendezvous-store-stale"),
 )
-DECIDES = "ddpdoctor check -- LAUNCH, with each node's own line, on every node at the same time, tells these apart."
+DECIDES = "run `ddpdoctor check -- LAUNCH` with each node's own launch line on every node at the same time to decide"
 
 
 LATE = Undetermined(
-    "a firewall (NET007, NET008), another port or address (ENV017, ENV019, ENV020), a late node (PROBE003)",
+    "a firewall blocks the port (NET007, NET008), a node has another port or address (ENV017, ENV019, ENV020), or a node was "
+    "late (PROBE003)",
     (
         "master-port-dropped",
         "master-port-rejected",
@@ -43,7 +44,8 @@ LATE = Undetermined(
     ),
 )
 UNREACHED = Undetermined(
-    "rank 0 did not start (PROBE002) or died first, a wrong address (ENV018, NET012), a closed port (NET007, NET008)",
+    "rank 0 did not start (PROBE002) or ended first, the address is wrong (ENV018, NET012), or the port is closed (NET007, "
+    "NET008)",
     (
         "head-node-never-joined",
         "master-addr-not-rank-zero",
@@ -53,8 +55,8 @@ UNREACHED = Undetermined(
     ),
 )
 ABSENT = Undetermined(
-    "a node that never started (PROBE001) or died first, nodes that look for the master elsewhere (ENV017, LAUNCH025), "
-    "the same --node-rank twice (LAUNCH036), a closed port (NET007)",
+    "a node did not start (PROBE001) or ended first, nodes use another master address (ENV017, LAUNCH025), two nodes have the "
+    "same --node-rank (LAUNCH036), or the port is closed (NET007)",
     (
         "node-never-joined",
         "master-addr-loopback",
@@ -64,18 +66,19 @@ ABSENT = Undetermined(
     ),
 )
 APART = Undetermined(
-    "a member that never started (PROBE001) or died, endpoints or ids that differ (LAUNCH032, LAUNCH039, LAUNCH035)",
+    "a node did not start (PROBE001) or ended first, or the endpoints, ids, or node counts differ (LAUNCH032, LAUNCH039, "
+    "LAUNCH035)",
     ("node-never-joined", "rdzv-endpoint-loopback", "rdzv-id-differs", "nnodes-differs"),
 )
 
 
 def candidates(view: RendezvousView) -> Undetermined:
-    """What the lines leave open."""
+    """What the lines do not decide."""
     if view.client_counts:
-        named = LATE if view.failed_connections else ABSENT
+        reasons = LATE if view.failed_connections else ABSENT
     else:
-        named = UNREACHED if view.failed_connections else APART
-    return Undetermined(f"Undetermined: {named.words}. {DECIDES}", named.candidates)
+        reasons = UNREACHED if view.failed_connections else APART
+    return Undetermined(f"Either {reasons.words}: {DECIDES}", reasons.candidates)
 
 
 def rendezvous_finding(
@@ -86,7 +89,7 @@ def rendezvous_finding(
     ranks: tuple[int, ...] = (),
     undetermined: Undetermined | None = None,
 ) -> Finding:
-    """The finding that says `text`, with `lines` and some of `also` as its evidence; noise where the job went on."""
+    """The finding with this text and with `lines` and some of `also` as evidence; noise if the job continued."""
     log, first = view.log, lines[0]
     is_noise = history_of(log).is_harmless(lines)
     peer = peer_in(lines)

@@ -1,4 +1,4 @@
-"""HOST002, LOG509: semaphores of multiprocessing live in /dev/shm: no space for one is not a full disk."""
+"""HOST002, LOG509: semaphores of multiprocessing live in /dev/shm: a lack of space for one does not mean a full disk."""
 
 from __future__ import annotations
 

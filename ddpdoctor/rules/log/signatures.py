@@ -15,6 +15,7 @@ from ddpdoctor.logs.matching import compiled, matching_lines
 from ddpdoctor.logs.mentioned_peers import peer_in, ranks_in
 from ddpdoctor.logs.traceback_of_line import OF_LAUNCHER, OUTSIDERS, traceback_of, traceback_of_repeated
 from ddpdoctor.rules import Cause, Rule, load
+from ddpdoctor.rules.log.headlines import headline, names_of
 
 __all__ = [
     "by_signatures",
@@ -33,37 +34,40 @@ _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\
 
 _WARNS = re.compile(r"\[W\d*[ \d:.]* ?[\w.]+:\d+\]")
 _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
-"""What libraries say that fetch something from the web."""
+"""The messages of libraries that download something."""
 
 
 LONGEST = 240
-TELLING = 8
-"""A message of so many characters is no accident in another line."""
-MOST = 16
+DISTINCTIVE = 8
+"""A message of at least this many characters does not occur in another line by chance."""
 
 
 def by_signatures(rule: Rule) -> Callable[[Log], Iterator[Finding]]:
-    """The look at a log for the signatures of one cause."""
+    """The look that searches a log for the signatures of one cause."""
     return functools.partial(_look, rule)
 
 
 def signed(cause: Cause, log: Log) -> Iterator[Finding]:
-    """What the signatures of a cause find, for a look of its own that adds to them."""
+    """The findings of a cause's signatures, for a look that adds to them."""
     return by_signatures(cause.rule)(log)
 
 
 def ending(cause: Cause, log: Log) -> Iterator[Finding]:
-    """The same of a cause that is a process's own exception: it says nothing where the process went on."""
-    yield from (_with_ranks(log, each) for each in signed(cause, log) if each.role is not Role.NOISE)
+    """The same for a cause that is an exception of a process: nothing if the process continued."""
+    yield from (_with_ranks(log, cause, found) for found in signed(cause, log) if found.role is not Role.NOISE)
 
 
-def _with_ranks(log: Log, found: Finding) -> Finding:
-    """With the ranks that raised what a logger or a parent printed without one."""
+def _with_ranks(log: Log, cause: Cause, found: Finding) -> Finding:
+    """With the ranks that raised what a logger or a parent process printed without a rank."""
     if found.ranks:
         return found
-    raised = [each for each in log.tracebacks if len(each.message) >= TELLING and each.message[:LONGEST] in found.quote]
-    ranks = tuple(sorted({each.who.rank for each in raised if each.who.rank is not None}))
-    return replace(found, ranks=ranks, where=replace(found.where, rank=ranks[0] if len(ranks) == 1 else None))
+    raised = [t for t in log.tracebacks if len(t.message) >= DISTINCTIVE and t.message[:LONGEST] in found.quote]
+    ranks = tuple(sorted({traceback.who.rank for traceback in raised if traceback.who.rank is not None}))
+    if not ranks:
+        return found
+    where = replace(found.where, rank=ranks[0] if len(ranks) == 1 else None)
+    hosts = () if where.host is None else (where.host,)
+    return retitled(replace(found, ranks=ranks, where=where, said_by=names_of(ranks, hosts)), cause.rule.title)
 
 
 @functools.cache
@@ -77,31 +81,31 @@ def codes_of(*names: str) -> tuple[str, ...]:
     Raises:
         KeyError: the catalogue has no such name.
     """
-    codes = {each.name: each.code for each in _catalogue()}
+    codes = {rule.name: rule.code for rule in _catalogue()}
     return tuple(codes[name] for name in names)
 
 
 def explained(log: Log, *kinds: str) -> list[LogLine]:
-    """The workers' lines that a signature of a cause of these kinds matches; what launchers say of them explains nothing."""
-    known = [each for each in _catalogue() if each.kind in kinds and each.speaker is not Speaker.LAUNCHER]
-    scripts = matching_lines(log, [s for each in known if each.speaker is Speaker.TORCH for s in each.signatures])
-    doubted = [line for line in scripts if _is_scripts(log, line)]
-    lines = matching_lines(log, [s for each in known for s in each.signatures])
+    """The workers' lines that a signature of a cause of these kinds matches; a launcher's report about them explains nothing."""
+    rules = [rule for rule in _catalogue() if rule.kind in kinds and rule.speaker is not Speaker.LAUNCHER]
+    of_torch = matching_lines(log, [s for rule in rules if rule.speaker is Speaker.TORCH for s in rule.signatures])
+    doubted = [line for line in of_torch if _is_scripts(log, line)]
+    lines = matching_lines(log, [s for rule in rules for s in rule.signatures])
     return [line for line in lines if not OF_LAUNCHER.match(line.text) and line not in doubted]
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:
-    """The places of lines that only show causes that are no errors by themselves, each with one of their codes."""
-    found: dict[tuple[int, int], str] = {}
-    for each in _catalogue():
-        if each.kind == "cause" and each.severity is not Severity.ERROR:
-            found |= {(line.source, line.number): each.code for line in matching_lines(log, each.signatures)}
+    """The places of lines that only show causes that are not errors by themselves, each with one of their codes."""
+    codes: dict[tuple[int, int], str] = {}
+    for rule in _catalogue():
+        if rule.kind == "cause" and rule.severity is not Severity.ERROR:
+            codes |= {(line.source, line.number): rule.code for line in matching_lines(log, rule.signatures)}
     hard = [
-        s for each in _catalogue() if each.kind != "noise" and each.severity is Severity.ERROR for s in each.signatures
+        s for rule in _catalogue() if rule.kind != "noise" and rule.severity is Severity.ERROR for s in rule.signatures
     ]
     for line in matching_lines(log, hard):
-        found.pop((line.source, line.number), None)
-    return found
+        codes.pop((line.source, line.number), None)
+    return codes
 
 
 def _look(rule: Rule, log: Log) -> Iterator[Finding]:
@@ -109,7 +113,7 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
     if rule.speaker is Speaker.TORCH:
         lines = [line for line in lines if not _is_scripts(log, line)]
     if lines and rule.yields_to:
-        precise = [s for each in _catalogue() if each.code in rule.yields_to for s in each.signatures]
+        precise = [s for other in _catalogue() if other.code in rule.yields_to for s in other.signatures]
         others = set(matching_lines(log, precise))
         lines = [line for line in lines if line not in others]
     if lines:
@@ -119,13 +123,13 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
             found = replace(found, where=replace(found.where, host=hosts.pop()))
         is_mild = rule.severity is Severity.ERROR and found.severity is None
         if is_mild and all(_WARNS.match(line.text) for line in lines) and not _shows_end(log, lines[-1]):
-            # torch tried something else, and nothing shows that it failed
+            # torch tried something else, and no line shows that this failed
             found = replace(found, severity=Severity.WARNING)
         yield found
 
 
 def _shows_end(log: Log, last: LogLine) -> bool:
-    """Whether the job failed, or a port that could not be had is the last that is told: nobody goes on after it."""
+    """Whether the job failed, or the log ends with a port that could not be bound."""
     history = history_of(log)
     return history.has_failed or (
         "(errno: 98 - " in last.text and len(history.progress_after(last)) < FEW_PROGRESS_LINES
@@ -133,7 +137,7 @@ def _shows_end(log: Log, last: LogLine) -> bool:
 
 
 def _is_scripts(log: Log, line: LogLine) -> bool:
-    """Whether the line ends a traceback that no launcher is part of, or tells of a download."""
+    """Whether the line ends a traceback without frames of torch.distributed, or is about a download."""
     if _DOWNLOAD.search(line.text):
         return True
     traceback = traceback_of(log, line)
@@ -149,21 +153,19 @@ def finding_of(
     blames_speaker: bool,
     signatures: Iterable[str] = (),
 ) -> Finding:
-    """One finding for all `lines`: the first one told, with its traceback's innermost frame of the job's own code.
+    """One finding for all `lines`, at the innermost frame of the job's own code if one of them has a traceback.
 
-    Of very long lines it shows what one of the `signatures` matches. `undetermined` is what the lines leave open.
+    It quotes the first line; of a very long line, the part that one of the `signatures` matches. `undetermined` names the causes
+    between which the lines do not decide, and what does.
     """
     first = lines[0]
-    told = next((line for line in lines if line.who.rank is not None), first) if blames_speaker else first
     is_noise = history_of(log).is_harmless(lines)
     named = ranks_in(lines)
-    speakers = {line.who.rank for line in lines if line.who.rank is not None} if blames_speaker else set()
-    ranks = sorted(speakers | named)
+    speakers = {line.who.rank for line in lines if line.who.rank is not None}
+    ranks = sorted((speakers if blames_speaker else set()) | named)
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
-    own = {line.who.host for line in lines if line.who.host in hosts and not OUTSIDERS.match(line.text)}
-    listed = _listed(sorted(named), sorted(host for host in own if host is not None))
-    tracebacks = (found for line in lines for found in (traceback_of(log, line), traceback_of_repeated(log, line)))
-    frame = next((each.place for each in tracebacks if each is not None and each.place is not None), None)
+    tracebacks = (t for line in lines for t in (traceback_of(log, line), traceback_of_repeated(log, line)))
+    frame = next((t.place for t in tracebacks if t is not None and t.place is not None), None)
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     found = Finding(
         "",
@@ -180,50 +182,45 @@ def finding_of(
         severity=Severity.NOTE if is_noise else None,
         role=Role.NOISE if is_noise else None,
         quote=_around(_LOGGER.sub("", first.text).strip(), signatures),
-        said_by=_speaker(told),
+        said_by=_who(lines, ranks if blames_speaker else sorted(speakers)),
     )
-    if undetermined:
-        return retitled(found, title, undetermined + listed)
-    return retitled(found, title.rstrip(".") + listed)
+    return retitled(found, title, undetermined)
 
 
 def retitled(found: Finding, title: str, undetermined: str = "") -> Finding:
-    """The finding of a signature under this title, with the line that it quotes; `undetermined` is what that leaves open."""
-    said = f"{found.said_by}: {found.quote}" if found.said_by else found.quote
+    """The finding with this title in its headline; `undetermined` is what its lines do not decide."""
+    found = replace(found, message=headline(found.said_by, title, found.quote))
     if undetermined:
-        return replace(found, message=title, undetermined=f"{undetermined}: {said}", certainty=Certainty.CANDIDATES)
-    return replace(found, message=f"{title}: {said}")
-
-
-def _listed(ranks: list[int], hosts: list[str]) -> str:
-    """` (ranks 0, 3, 7; on node1, node2)`, where a line alone does not name them all."""
-    words = [("ranks", [*map(str, ranks)])] if len(ranks) > 2 else []
-    words += [("on", hosts)] if len(hosts) > 1 else []
-    told = (f"{word} {', '.join(names[:MOST])}{', …' if len(names) > MOST else ''}" for word, names in words)
-    return f" ({'; '.join(told)})" if words else ""
+        return replace(found, undetermined=undetermined, certainty=Certainty.CANDIDATES)
+    return found
 
 
 def _around(text: str, signatures: Iterable[str]) -> str:
-    """Of a very long line the part that a signature matches, where its beginning does not hold it."""
+    """The beginning of a line, or the part that a signature matches if the beginning does not contain it."""
     if len(text) > LONGEST:
-        found = next((m for s in signatures if (m := compiled(s).search(text)) is not None), None)
-        if found is not None and found.end() >= LONGEST:
-            text = "…" + text[max(0, found.start() - LONGEST // 4) :]
+        match = next((m for s in signatures if (m := compiled(s).search(text)) is not None), None)
+        if match is not None and match.end() >= LONGEST:
+            text = "…" + text[max(0, match.start() - LONGEST // 4) :]
     return shortened(text)
 
 
 def shortened(text: str) -> str:
-    """The text of a line as a message quotes it."""
+    """The text of a line as a finding quotes it."""
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _speaker(line: LogLine) -> str:
-    """`rank 3 on node1`, as far as it is known."""
-    who = line.who
-    name = f"rank {who.rank}" if who.rank is not None else ""
-    if not name and who.local_rank is not None:
-        name = f"local rank {who.local_rank}"
-    elif not name and who.device is not None:
-        name = f"CUDA device {who.device}"
-    place = f"on {who.host}" if who.host is not None else ""
-    return " ".join(word for word in (name, place) if word)
+def _who(lines: list[LogLine], ranks: list[int]) -> str:
+    """`rank 3 on node1`, `node1`, `local rank 2`, as far as the lines show it; "" if they do not."""
+    own = [line for line in lines if not OUTSIDERS.match(line.text)]
+    hosts = sorted({line.who.host for line in own if line.who.host is not None})
+    if ranks:
+        return names_of(ranks, hosts if {*ranks} <= {line.who.rank for line in own} else ())
+    if len(hosts) > 1:
+        return names_of((), hosts)
+    local_ranks, devices = {line.who.local_rank for line in lines}, {line.who.device for line in lines}
+    part = ""
+    if len(local_ranks) == 1 and None not in local_ranks:
+        part = f"local rank {lines[0].who.local_rank}"
+    elif len(devices) == 1 and None not in devices:
+        part = f"CUDA device {lines[0].who.device}"
+    return " on ".join([*filter(None, (part,)), *hosts])

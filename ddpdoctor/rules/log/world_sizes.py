@@ -1,4 +1,4 @@
-"""LAUNCH051, 054, 058, 063 and 070, SCRIPT005, NET015, NET018: what several lines together say of the launch."""
+"""LAUNCH051, 054, 058, 063 and 070, SCRIPT005, NET015, NET018: what several lines together show about the launch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__: list[str] = []
 
 NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",)
 CUT_NOT_SET = (r"_get_env_or_raise\([\"'](RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)[\"']\)|raise _env_error\(",)
-"""The frames of the same in a traceback that was cut before its exception."""
+"""The same in the frames of a traceback that is cut off before its exception."""
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
 NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)

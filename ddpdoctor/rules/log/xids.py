@@ -1,4 +1,4 @@
-"""Xids and SXids in logs: every cause that has one is told with its GPU, its age, and what NVIDIA says to do."""
+"""Xids and SXids in logs: every cause is reported with its GPU, its age, and NVIDIA's recommended action."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import application_fault_xid, de
 from ddpdoctor.rules.log.signatures import by_signatures
 
 KERNELS = (13, 31)
-"""Xids that a program's kernel causes on the GPU, and"""
+"""Xids that a program's kernel causes on the GPU."""
 FOLLOWING = (109,)
-"""those that its channel then leads to, within so many seconds (XID_FOLLOW_LINES where the lines have no times):"""
+"""Xids of its channel that are consequences."""
 SOON_SECONDS = 60.0
+"""A consequence follows within this time, or within XID_FOLLOW_LINES if the lines have no times."""
+
 __all__ = ["xid_findings", "xids_of"]
 
 
@@ -30,11 +32,11 @@ def xids_of(kind: XidKind) -> Callable[[Xid], bool]:
 
 
 def xid_findings(rule: Rule, shows: Callable[[Xid], bool], log: Log) -> Iterator[Finding]:
-    """What a log shows of a cause by Xids, and by its signatures where no Xid stands."""
+    """The findings of a cause from Xids, and from its signatures in lines without an Xid."""
     kept = [xid for xid in log.xids if shows(xid)]
     for found in device_xid_findings(kept, functools.partial(_place, log), of_a_log=True):
         yield _in_order(log, rule, kept, found)
-    # What ranks and other programs print about the same cause has no Xid.
+    # messages of ranks and other programs about the same cause have no Xid
     numbers = {
         (xid.source, near)
         for xid in kept
@@ -46,18 +48,18 @@ def xid_findings(rule: Rule, shows: Callable[[Xid], bool], log: Log) -> Iterator
 
 
 def _named_above(log: Log, found: Finding) -> Finding:
-    """The finding with its GPU, where the kernel has named that in one of the lines above: its message has several."""
-    for line, named in context_lines(log, "gpu_of_kernel"):
+    """The finding with its GPU, if the kernel named that in one of the lines above: its message has several lines."""
+    for line, match in context_lines(log, "gpu_of_kernel"):
         is_above = found.where.line is not None and 0 <= found.where.line - line.number < XID_LINES
         if is_above and found.where.file == log.sources[line.source].name:
-            xid = Xid(0, named["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
-            who, where = _place(log, xid)
-            return replace(found, about=who, where=where)
+            xid = Xid(0, match["bus"].lower()[-10:], source=line.source, line=found.where.line, host=line.who.host)
+            device, where = _place(log, xid)
+            return replace(found, about=device, where=where)
     return found
 
 
 def _in_order(log: Log, rule: Rule, kept: list[Xid], found: Finding) -> Finding:
-    """The finding, as what follows from a fault of a kernel on the same GPU just before, or as that fault."""
+    """The finding as a consequence of a kernel fault on the same GPU shortly before, or as that fault."""
     last = next(xid for xid in kept if _place(log, xid)[1] == found.where)
     same = [xid for xid in log.xids if (xid.source, xid.host, xid.bus_id) == (last.source, last.host, last.bus_id)]
     own = [xid for xid in same if xid in kept]
@@ -81,9 +83,9 @@ def _place(log: Log, xid: Xid) -> tuple[str, Where]:
     file = log.sources[xid.source].name if xid.source is not None else None
     host = xid.host or (log.sources[xid.source].who.host if xid.source is not None else None)
     gpu = None if xid.is_switch else gpu_at(log, host, xid.bus_id)
-    who = (
-        f"the {'NVSwitch' if xid.is_switch else 'GPU'} at {xid.bus_id or 'a bus id that the line lacks'}"
+    device = (
+        f"the {'NVSwitch' if xid.is_switch else 'GPU'} at {xid.bus_id or 'an unknown bus id'}"
         if gpu is None
         else f"GPU {gpu} ({xid.bus_id})"
     )
-    return f"{who} of {host}" if host else who, Where(host=host, gpu=gpu, file=file, line=xid.line)
+    return f"{device} of {host}" if host else device, Where(host=host, gpu=gpu, file=file, line=xid.line)

@@ -114,9 +114,9 @@ def rendezvous_closed(log: Log) -> Iterator[Finding]:
         return
     title = "The rendezvous was closed before this launcher joined"
     if log.exits or any(source.restarted_at is not None for source in log.sources) or log.world_size is not None:
-        title = "The rendezvous was closed because another node's launcher ended; its output has the reason"
+        title = "The rendezvous was closed because another node's launcher ended"
     else:
-        title += ": an earlier run used the same --rdzv-id, or another node gave up first"
+        title += " (reused --rdzv-id, or a node gave up)"
     finding = finding_of(log, lines, title, blames_speaker=False)
     yield (
         replace(finding, role=Role.CONSEQUENCE, caused_by=scheduler_ended_job.code)

@@ -424,7 +424,7 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
             log, local, "RoCE uses a link-local address (GID), which no router forwards", blames_speaker=True
         )
         return
-    title = "An RDMA peer does not respond; on RoCE a GID that is not routable is one possible reason"
+    title = "An RDMA peer does not respond, maybe at an unroutable GID"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
 
 
@@ -439,5 +439,5 @@ def port_unusable(log: Log) -> Iterator[Finding]:
         yield finding_of(log, lines, "NCCL uses an RDMA port that has no address", blames_speaker=True)
     skipped = matching_lines(log, (r"NET/IB : Unable to open device",))
     if skipped:
-        title = "NCCL cannot open an RDMA device and skips it; the job hangs if other nodes use theirs"
+        title = "NCCL cannot open an RDMA device and skips it on this node"
         yield replace(finding_of(log, skipped, title, blames_speaker=True), severity=Severity.WARNING)

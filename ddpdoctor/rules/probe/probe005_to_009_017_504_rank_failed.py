@@ -311,7 +311,7 @@ def before_init(log: Log) -> Iterator[Finding]:
     yield from raised_finding(log, Raised.BEFORE_JOINING)
     all_gave_up = matching_lines(log, GAVE_UP) and {exit_.code for exit_ in history_of(log).failed_exits} == {1}
     if matching_lines(log, PEERS_BEFORE) and not matching_lines(log, PEERS_OF_A_GROUP) and not all_gave_up:
-        yield from crashed(log, " before it joined the process group")
+        yield from crashed(log)
 
 
 @rank_died_after_init.look
@@ -323,7 +323,7 @@ def after_init(log: Log) -> Iterator[Finding]:
 
     yield from raised_finding(log, Raised.AFTER_JOINING)
     if matching_lines(log, PEERS_OF_A_GROUP):
-        yield from crashed(log, " after it had joined the process group")
+        yield from crashed(log)
         yield from _silent(log)
 
 
@@ -357,15 +357,14 @@ def _silent(log: Log) -> Iterator[Finding]:
     ended = silent[0]
     lost = matching_lines(log, PEERS_OF_A_GROUP)
     yield Finding(
-        f"{ended.name}{f' on {ended.who.host}' if ended.who.host else ''} ended without an error; the others lost their"
-        " connection to it",
+        f"{ended.name}{f' on {ended.who.host}' if ended.who.host else ''}: ended without an error; its peers lost the connection",
         tuple(Evidence(log.place(line.source, line.number), shortened(line.text)) for line in lost[:3]),
         where=Where(host=ended.who.host, rank=ended.who.rank, node_rank=ended.who.node_rank),
         ranks=() if ended.who.rank is None else (ended.who.rank,),
         quote=shortened(lost[0].text) if lost else "",
         certainty=Certainty.CANDIDATES,
-        undetermined="Either it left early with exit code 0 (SCRIPT025), was killed (LOG021), or crashed; its exit code "
-        "decides (`echo $?` after the command, or `sacct -j JOB --format=JobID,State,ExitCode`)",
+        undetermined="Either it left early with exit code 0 (SCRIPT025), was killed (LOG021), or crashed: run "
+        "`sacct -j JOB --format=JobID,State,ExitCode`, or `echo $?` after the command, to decide",
     )
 
 

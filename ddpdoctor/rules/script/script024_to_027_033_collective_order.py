@@ -450,7 +450,7 @@ def order_differs(log: Log) -> Iterator[Finding]:
     for seq in sorted({wait.seq for wait in waited if wait.seq is not None}):
         same = [wait for wait in waited if wait.seq == seq and wait.op is not None]
         if len({wait.op for wait in same}) > 1 and len({wait.group for wait in same} - {None}) <= 1:
-            yield differing_calls(log, same, f"different operations as collective number {seq}")
+            yield differing_calls(log, same, f"collective number {seq} differs")
             return
     places = {wait.place for wait in waited}
     if (
@@ -459,4 +459,4 @@ def order_differs(log: Log) -> Iterator[Finding]:
         and len(places) > 1
         and not missing_participants(log)
     ):
-        yield differing_calls(log, waited, "different calls")
+        yield differing_calls(log, waited, "the ranks wait in different calls")

@@ -116,7 +116,7 @@ def shape_differs(log: Log) -> Iterator[Finding]:
             len({wait.op for wait in same}) == len({wait.group for wait in same}) == 1
             and len({w.size for w in same}) > 1
         ):
-            yield differing_calls(log, same, f"tensors of different sizes in collective number {seq}")
+            yield differing_calls(log, same, f"collective number {seq} has different sizes")
             return
 
 

@@ -271,8 +271,11 @@ def _same_path(save: Event, load: Event) -> bool:
     return ast.dump(one) == ast.dump(two) or (isinstance(texts[0], str) and texts[0] == texts[1])
 
 
-DAMAGED = "A checkpoint is damaged: cut off during download, copy or save, or written by several ranks at once"
-WHICH_DAMAGE = "Undetermined which: compare its size with the original, and check whether all ranks save it"
+DAMAGED = "A checkpoint is damaged"
+WHICH_DAMAGE = (
+    "Either it is incomplete (compare its size with `ls -l` of the original) or several ranks wrote it (search the script for a "
+    "torch.save without `if rank == 0`)"
+)
 
 
 @checkpoint_read_before_written.look

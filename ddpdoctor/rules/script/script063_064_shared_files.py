@@ -197,7 +197,7 @@ def _at_spawn_parent(module: Module, call: ast.Call) -> bool:
 def changed_by_another(log: Log) -> Iterator[Finding]:
     """A rank creates what another rank has created, or removes what another rank has removed."""
     from ddpdoctor.logs.matching import matching_lines
-    from ddpdoctor.rules.log.ended_ranks import names_of
+    from ddpdoctor.rules.log.headlines import names_of
     from ddpdoctor.rules.log.missing_files import MISSING_FILE, is_removed
     from ddpdoctor.rules.log.signatures import finding_of
 

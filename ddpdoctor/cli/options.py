@@ -56,8 +56,8 @@ JoinTimeout = Annotated[
         "--join-timeout",
         metavar="SECONDS",
         parser=seconds_option,
-        show_default="30",
-        help="How long to wait for the other nodes.",
+        show_default=False,
+        help="Time limit for the other nodes to join; default: 30 s.",
     ),
 ]
 """The option of the commands that wait for other nodes."""

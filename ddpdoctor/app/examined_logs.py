@@ -16,6 +16,7 @@ from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.log_input import reason_against
 from ddpdoctor.logs.log_pieces import time_in
+from ddpdoctor.render.words import counted, period_text
 
 __all__ = ["examined_inputs", "examined_job", "subject_of", "worst_first"]
 
@@ -31,8 +32,6 @@ _KINDS = {
 _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.INCOMPLETE, Verdict.PASS)
 _OUTCOMES = ("failed", "interrupted", "unknown", "completed")
 """Outcomes of jobs, the worst first."""
-_TIME = re.compile(r"\d\d:\d\d:\d\d")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [ \d]\d")
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -212,43 +211,29 @@ def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob], fil
     if jobs:
         outcomes = Counter(job.outcome for job in jobs)
         words = ", ".join(f"{outcomes[each]} {_word(each)}" for each in _OUTCOMES if outcomes[each])
-        return f"{len(jobs)} jobs in {_count(files, 'file')}: {words}"
+        return f"{len(jobs)} jobs in {counted(files, 'file')}: {words}"
     if len(inputs) == 1:
         own = inputs[0]
         return (
-            f"{own.path}: {own.kind}, {_count(own.lines or 0, 'line')}"
+            f"{own.path}: {own.kind}, {counted(own.lines or 0, 'line')}"
             if own.is_understood
             else f"{own.path}: {own.reason}"
         )
-    return f"{_count(len(inputs), 'file')}, {len(read)} understood"
+    return f"{counted(len(inputs), 'file')}, {len(read)} understood"
 
 
 def _named(read: Sequence[ExaminedInput], job: str) -> str:
-    return read[0].path if len(read) == 1 else f"{job} in {_count(len(read), 'file')}"
+    return read[0].path if len(read) == 1 else f"{job} in {counted(len(read), 'file')}"
 
 
 def _of_job(read: Sequence[ExaminedInput], job: ExaminedJob) -> list[str]:
     lines = sum(each.lines or 0 for each in read)
-    words = [_count(len(job.ranks), "rank") if job.ranks else _count(lines, "line")]
+    words = [counted(len(job.ranks), "rank") if job.ranks else counted(lines, "line")]
     if job.first is not None and job.last is not None:
-        words.append(_span(job.first, job.last))
+        words.append(period_text(job.first, job.last))
     words.append(f"exit {job.exit_code}" if job.exit_code is not None else _word(job.outcome))
     return words
 
 
 def _word(outcome: str) -> str:
     return "outcome unknown" if outcome == "unknown" else outcome
-
-
-def _span(first: str, last: str) -> str:
-    """`20:25:26 to 20:25:41`, with the days where they differ."""
-    times, days = [_TIME.search(first), _TIME.search(last)], [_DAY.search(first), _DAY.search(last)]
-    if times[0] is None or times[1] is None:
-        return f"{first} to {last}"
-    if days[0] is None or days[1] is None or days[0][0] == days[1][0]:
-        return times[0][0] if times[0][0] == times[1][0] else f"{times[0][0]} to {times[1][0]}"
-    return f"{days[0][0]} {times[0][0]} to {days[1][0]} {times[1][0]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

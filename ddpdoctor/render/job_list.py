@@ -10,7 +10,7 @@ from rich.text import Text
 from ddpdoctor.examined import ExaminedJob
 from ddpdoctor.findings import Finding, Report, Role
 from ddpdoctor.render.plain import printable
-from ddpdoctor.render.words import counted, joined, listed
+from ddpdoctor.render.words import counted, joined, listed, period_text
 
 __all__ = ["MOST_JOBS_IN_FULL", "job_heading", "job_table"]
 
@@ -53,7 +53,7 @@ def job_heading(job: ExaminedJob) -> Text:
     """`slurm-4712: 2 ranks on gpu-07, 20:25:26 to 20:25:41, exit 1`."""
     ranks = counted(len(job.ranks), "rank") if job.ranks else ""
     hosts = f"on {listed(job.hosts)}" if job.hosts else ""
-    period = f"{job.first} to {job.last}" if job.first and job.last else ""
+    period = period_text(job.first, job.last) if job.first and job.last else ""
     words = joined((joined((ranks, hosts), " "), period, _outcome(job)), ", ")
     return Text(printable(job.name), style="bold").append(f": {printable(words)}", style="not bold")
 

@@ -96,7 +96,8 @@ class _Screen:
 
     def _names_its_subject(self) -> bool:
         """Whether the first finding shows the only thing that was read."""
-        if not self._report.subject:
+        inputs = self._report.inputs
+        if not self._report.subject or (inputs and not any(each.is_understood for each in inputs)):
             return True
         excerpt = self._blocks[0].first.excerpt if self._blocks else None
         if excerpt is None or self._report.jobs:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["counted", "listed", "seconds_text"]
+__all__ = ["counted", "joined", "listed", "period_text", "seconds_text"]
+
+_TIME = re.compile(r"\d\d:\d\d:\d\d")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [ \d]\d")
 
 
 def counted(number: int, noun: str) -> str:
@@ -30,3 +34,13 @@ def _plural(noun: str) -> str:
 def joined(parts: Iterable[str], separator: str = " · ") -> str:
     """The parts that are not empty."""
     return separator.join(part for part in parts if part)
+
+
+def period_text(first: str, last: str) -> str:
+    """`20:25:26 to 20:25:41`, with the days where they differ."""
+    times, days = [_TIME.search(first), _TIME.search(last)], [_DAY.search(first), _DAY.search(last)]
+    if times[0] is None or times[1] is None:
+        return f"{first} to {last}"
+    if days[0] is None or days[1] is None or days[0][0] == days[1][0]:
+        return times[0][0] if times[0][0] == times[1][0] else f"{times[0][0]} to {times[1][0]}"
+    return f"{days[0][0]} {times[0][0]} to {days[1][0]} {times[1][0]}"

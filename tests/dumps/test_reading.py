@@ -118,7 +118,7 @@ def test_what_is_no_dump_says_so(tmp_path: Path, content: bytes, problem: str) -
     path = tmp_path / "trace_0"
     path.write_bytes(content)
     assert read_dumps([str(path)])[0].problem == problem
-    assert read_dumps([str(tmp_path / "missing")])[0].problem == "No such file or directory"
+    assert read_dumps([str(tmp_path / "missing")])[0].problem == "no such file"
 
 
 def test_packed_dumps_are_unpacked(tmp_path: Path) -> None:

@@ -160,7 +160,9 @@ def test_without_stacks_the_threads_of_gloo_tell_who_waits_outside_of_every_coll
 
 
 def test_without_a_job_it_says_that_there_is_none() -> None:
-    done = doctor("hang", str(os.getpid()), "--no-stacks", "--watch", "0.1", "--format", "json")
+    with subprocess.Popen(["sleep", "60"]) as other:
+        done = doctor("hang", str(other.pid), "--no-stacks", "--watch", "0.1", "--format", "json")
+        other.kill()
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"], report["findings"]) == (3, "incomplete", [])
     (process,) = report["inputs"]

@@ -16,7 +16,7 @@ _V4 = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(/\d{1,2})?(?![\w.]*\.\d)"
 _V6 = re.compile(r"(?<![\w:.])((?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w:])")
 _MAC = re.compile(r"(?<![\w:])((?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2})(?![\w:])")
 FREE = 4
-"""So long a name with a number in it is no part of another word."""
+"""So long a name with a number in it is not part of another word."""
 
 
 def with_aliases(value: Any, names: Iterable[str], kept: Iterable[str] = ()) -> Any:

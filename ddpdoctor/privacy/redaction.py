@@ -17,7 +17,7 @@ from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_ran
 __all__ = ["REMOVED", "redact", "redact_variable"]
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]+|[^/?#:\s'\"<>]*:(?!\d+/)[^\s'\"<>@]+)@")
-"""Credentials in a URL: a password may hold what should have been escaped, and is no port."""
+"""Credentials in a URL: a password may hold what should have been escaped, and is not a port."""
 _FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
 """Words that make every name with them one of a secret."""
 _KEYS = (

@@ -12,6 +12,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.rules import Rule
+from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
 
 __all__ = ["imagined_outcomes"]
 
@@ -28,14 +29,22 @@ def imagined_outcomes(
     explains = {rule.code: rule.explains for rule in rules}
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
+    of_jobs = tuple(
+        rule for rule in rules if "job" in (*rule.needs, *rule.wants) or rule.code == operator_settings_overridden.code
+    )
     for path, jobs in files.jobs.items():
+        examined = files.inputs.get(path)
+        is_manifest = examined is not None and examined.kind == "manifest"  # its lines are judged with their pods
         for job in jobs:
             if not _is_compared(job):
                 continue
-            outcome = _judged(job, facts, rules)
+            outcome = _judged(job, facts, of_jobs if is_manifest else rules)
+            placed: dict[tuple[str, Where], Finding] = {}
+            for each in (_placed(finding, job, path) for finding in outcome.findings):
+                placed.setdefault((each.code, each.where), each)  # hosts that run the same text have one together
             outcome.findings = [
                 finding
-                for finding in (_placed(finding, job, path) for finding in outcome.findings)
+                for finding in placed.values()
                 if (finding.code, path) not in codes and finding.worst is not Severity.NOTE
             ]
             codes |= {(finding.code, path) for finding in outcome.findings}

@@ -37,7 +37,7 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the prefixes silenced on a line of a file, and what failed.
 
     An empty prefix silences every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files start on an imagined cluster, and `left_out` what was not understood of them.
+    files and manifests start on an imagined cluster, and `left_out` what was not understood of them.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -129,11 +129,13 @@ def _read(
     text = text.replace("\r\n", "\n")
     count = text.count("\n") + (not text.endswith("\n"))
     if _YAML_NAME.search(path):
+        from ddpdoctor.launch.evaluator.manifests import imagined_manifest_jobs
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
+        found.jobs[path], found.left_out[path] = imagined_manifest_jobs(text, path, version)
         if lines:
             return ExaminedInput(path, "manifest", lines=count)
         why = "not YAML" if failures else why_no_launch(path, text)

@@ -125,3 +125,18 @@ def test_a_node_line_and_a_file_are_judged_side_by_side(tmp_path: Path) -> None:
         ("LAUNCH013", "a.sh", None),
         ("LAUNCH009", None, 0),
     }
+
+
+def test_pods_of_a_pytorchjob_are_compared_with_the_nodes_that_its_values_ask_for(tmp_path: Path) -> None:
+    """With nprocPerNode the operator's WORLD_SIZE counts processes: 32 nodes of which there are four."""
+    role = (
+        "{replicas: 1, template: {spec: {containers: [{name: pytorch, "
+        "command: [bash, -c, 'torchrun --nnodes=$WORLD_SIZE --node-rank=$RANK train.py']}]}}}"
+    )
+    workers = role.replace("replicas: 1", "replicas: 3")
+    spec = f'nprocPerNode: "8", pytorchReplicaSpecs: {{Master: {role}, Worker: {workers}}}'
+    text = f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: bert}}\nspec: {{{spec}}}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    _, report = _lint(tmp_path, "job.yaml")
+    assert [(f["code"], f["where"]["line"]) for f in report["findings"]] == [("LAUNCH085", 4), ("LAUNCH085", 4)]
+    assert "4 pods" in report["findings"][0]["message"]

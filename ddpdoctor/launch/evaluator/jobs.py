@@ -94,7 +94,8 @@ def _line(
         is_background=member.is_background,
         files=files,
     )
-    return replace(line, host=member.place.host, marks=tuple(_marks(member, file, rows)))
+    host = member.place.host if member.place.hostname is None else None
+    return replace(line, host=host, marks=tuple(_marks(member, file, rows)), pod=member.pod)
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:

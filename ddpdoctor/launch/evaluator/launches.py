@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
@@ -21,7 +22,7 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
 from ddpdoctor.launch.sbatch import batch_layer
 
-__all__ = ["ImaginedRun", "Launched", "run_job_file"]
+__all__ = ["ImaginedRun", "Launched", "Place", "PlacedCommand", "run_job_file", "run_placed"]
 
 MOST_LAUNCHED = 2_048
 """Programs on imagined hosts that are kept."""
@@ -50,6 +51,10 @@ class Place:
     cpus: int | None = None
     via: tuple[str, ...] = ()
     """The launchers around it, outermost first."""
+    hostname: str | None = None
+    """What `hostname` prints there where that is not the name of the host; then no address is compared with the name."""
+    unset: frozenset[str] = frozenset()
+    """Variables that certainly nobody outside has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class Launched:
     group: int
     is_certain: bool = True
     is_background: bool = False
+    pod: Pod | None = None
+    """The pods of its job, for a manifest."""
 
 
 @dataclass(slots=True)
@@ -79,6 +86,30 @@ class ImaginedRun:
     launched: list[Launched] = field(default_factory=list)
     allocation: Allocation = field(default_factory=Allocation)
     left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCommand:
+    """A command that something else than a shell starts on an imagined host.
+
+    `allocation` are the hosts that its mpirun finds, `files` what can be read there. `inside` says where the characters of
+    a text that its shells execute were written.
+    """
+
+    place: Place
+    argv: tuple[Value, ...]
+    environ: Mapping[str, Value]
+    origin: Origin
+    folder: str | None = None
+    allocation: Allocation = field(default_factory=Allocation)
+    files: FileLookup = NO_FILES
+    inside: Mapping[str, Callable[[int, int], Origin]] = field(default_factory=dict)
+
+
+def run_placed(command: PlacedCommand, version: Version, budget: Budget) -> ImaginedRun:
+    """Execute a command on its host; each statement of its shells is a group."""
+    runner = _Runner(command.allocation, version, command.files, budget, command.inside)
+    return runner.run_command(command)
 
 
 def run_job_file(
@@ -97,11 +128,19 @@ def run_job_file(
 class _Runner:
     """One execution of one file."""
 
-    def __init__(self, allocation: Allocation, version: Version, files: FileLookup) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        version: Version,
+        files: FileLookup,
+        budget: Budget | None = None,
+        inside: Mapping[str, Callable[[int, int], Origin]] | None = None,
+    ) -> None:
         self._allocation = allocation
         self._version = version
         self._files = files
-        self._budget = Budget()
+        self._budget = Budget() if budget is None else budget
+        self._inside = inside or {}
         self._found = ImaginedRun(allocation=allocation)
         self._group = 0
 
@@ -118,9 +157,14 @@ class _Runner:
         self._found.left_out += self._budget.left_out
         return self._found
 
+    def run_command(self, command: PlacedCommand) -> ImaginedRun:
+        started = StartedCommand(command.argv, dict(command.environ), command.folder, command.origin)
+        self._expand(started, command.argv, command.environ, command.place, 0)
+        return self._found
+
     def _shell(self, place: Place, environ: Mapping[str, Value], folder: str | None) -> Shell:
         machine = ImaginedMachine(
-            host=place.host,
+            host=place.host if place.hostname is None else place.hostname,
             address=f"10.0.{place.node // 250}.{place.node % 250 + 1}",
             gpus=place.gpus,
             cpus=place.cpus,
@@ -131,8 +175,8 @@ class _Runner:
             step=lambda argv: self._printed_by_step(argv, place),
         )
         named = {name: ShellVariable(value, is_exported=True) for name, value in environ.items()}
-        named["HOSTNAME"] = ShellVariable(Value(place.host, varies=machine.varies), is_exported=True)
-        shell = Shell(machine, self._budget, Variables(named))
+        named["HOSTNAME"] = ShellVariable(Value(machine.host, varies=machine.varies), is_exported=True)
+        shell = Shell(machine, self._budget, Variables(named, set(place.unset)))
         shell.folder = folder
         return shell
 
@@ -163,6 +207,9 @@ class _Runner:
     ) -> None:
         """Follow a command through everything that only starts another one."""
         if not argv or depth > DEEPEST or len(self._found.launched) >= MOST_LAUNCHED:
+            return
+        if argv[0].text.rpartition("/")[2] in SHELLS:
+            self._nested_shell(command, argv, environ, place, depth)
             return
         words = _words(argv)
         layers = parse_layers(words, self._version, {})
@@ -246,8 +293,10 @@ class _Runner:
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
-        shell.run(text.text, lambda start, end: origin)
+        shell.run(text.text, self._inside.get(text.text, lambda start, end: origin))
         for started in shell.started:
+            if not place.via:  # on one host its statements run one after the other
+                self._group += 1
             certain = replace(
                 started,
                 is_certain=started.is_certain and command.is_certain,
@@ -344,14 +393,16 @@ class _Runner:
         count = number_of(option(layer, "-np", "-n", "--np", "-c"))
         hosts = self._mpi_hosts(layer)
         per_node = _per_node(layer)
-        count = per_node * len(hosts) if count is None and per_node else count or len(hosts)
+        slots = None if self._allocation.is_slurm else self._allocation.tasks_per_node
+        per_host = per_node or slots
+        count = per_host * len(hosts) if count is None and per_host else count or len(hosts)
         names = [given.value or "" for given in layer.reading.given if given.flag == "-x"]
         forwarded = {
             name: Value(text) if sign else environ.get(name, Value(UNKNOWN))
             for name, sign, text in (each.partition("=") for each in names)
         }
         for rank in range(min(count, MOST_TASKS)):
-            size = per_node or max(1, -(-count // len(hosts)))
+            size = per_host or max(1, -(-count // len(hosts)))
             node, local = min(rank // size, len(hosts) - 1), rank % size
             base = dict(environ) if node == place.node else {}
             own = {

@@ -25,7 +25,7 @@ from ddpdoctor.launch.manifests.yaml_nodes import At, documents, number, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
 
-__all__ = ["lines_of_manifest", "why_no_launch"]
+__all__ = ["is_template", "lines_of_manifest", "why_no_launch"]
 
 KINDS = (
     *(
@@ -87,6 +87,11 @@ def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[Lau
 
 def _is_helm(text: str) -> bool:
     return "{{" in text and _HELM.search(text) is not None
+
+
+def is_template(text: str) -> bool:
+    """A text that Helm or envsubst makes a manifest of: what stands where is not known."""
+    return _is_helm(text) or _TEMPLATE.search(text) is not None
 
 
 def why_no_launch(path: str, text: str) -> str:

@@ -70,7 +70,12 @@ def _torchrun(program: Layer, pod: Pod) -> SpanEdit:
     return SpanEdit(program.program.start, script.start, f"torchrun {told} --nproc-per-node={pod.gpus}{module} ")
 
 
-@cause("LAUNCH085", "operator-settings-overridden", Severity.ERROR)
+@cause(
+    "LAUNCH085",
+    "operator-settings-overridden",
+    Severity.ERROR,
+    explains=("LAUNCH035", "LAUNCH036", "LAUNCH037", "LAUNCH038", "LAUNCH070", "ENV020", "NET012"),
+)
 def operator_settings_overridden(launch: Launch) -> Iterator[Finding]:
     """Options of the launch line contradict what the operator sets for the pods.
 

@@ -174,6 +174,8 @@ def duplicate_node_rank(
     lines = _static(job)
     if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in lines):
         return
+    if all(n.plan.nnodes == (1, 1) for n in lines) and not any(n.plan.given("node_rank") for n in lines):
+        return  # each is rank 0 of a world of its own: LAUNCH070
     ranks = Counter(n.plan.node_rank for n in lines if n.plan.node_rank is not None)
     free = iter(r for r in range(len(lines)) if r not in ranks)
     for rank, count in ranks.items():

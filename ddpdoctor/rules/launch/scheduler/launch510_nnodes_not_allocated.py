@@ -19,7 +19,7 @@ __all__ = ["is_one_of_several"]
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
-@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR)
+@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR, explains=("LAUNCH038",))
 def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
     """--nnodes is not the number of nodes on which the scheduler starts the launcher.
 

@@ -63,7 +63,7 @@ REFUSED_IN_TEXTS = (
     Refused(r"\b(looked at|could not look)\b", "could not look", "examined; skipped"),
     Refused(r"\b(one|a) (task|rank|process) a (node|rank|gpu)\b", "one task a node", "per node"),
     Refused(
-        r"neighbours?\b|behaviour|synchronis|initialis|\banalys(e|ed)\b|\bspelt\b",
+        r"neighbours?\b|behaviour|(?<!_)synchronis|initialis|\banalys(e|ed)\b|\bspelt\b",
         "initialised",
         "American spelling: neighbor, behavior, synchronize, initialize, analyze",
     ),
@@ -71,11 +71,8 @@ REFUSED_IN_TEXTS = (
 """Only in what users read: in code, these are also names and plain words."""
 
 NOT_YET = (
-    "ddpdoctor/rules/",
-    "ddpdoctor/launch/",
-    "ddpdoctor/logs/",
-    "ddpdoctor/dumps/",
-    "ddpdoctor/scripts/",
+    "ddpdoctor/rules/launch/",
+    "ddpdoctor/rules/log/",
     "ddpdoctor/facts/",
     "ddpdoctor/collectors/",
     "ddpdoctor/multinode/",

@@ -65,7 +65,9 @@ class Autocorrect:
         if not corrections:
             return _at_its_node(finding, launch)
         lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
-        return replace(finding, fix_command="\n".join(tidy(each.source) for each in lines), line_edits=())
+        text = "\n".join(tidy(each.source) for each in lines)
+        commands = tuple(NodeCommand(each.on, text) for each in finding.fix_commands)
+        return replace(finding, fix_command=text, fix_commands=commands, line_edits=())
 
     def of_nodes(self, findings: Sequence[Finding], launch: Launch) -> tuple[Finding, ...]:
         """The findings about the nodes of one job, whose commands agree: every line is corrected together with the others."""

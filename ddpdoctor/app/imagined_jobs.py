@@ -11,6 +11,7 @@ from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
+from ddpdoctor.launch.evaluator.rank_nodes import VARIABLES, nodes_of_ranks, origin_of_variable
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
 
@@ -39,6 +40,7 @@ def imagined_outcomes(
             if not _is_compared(job):
                 continue
             outcome = _judged(job, facts, of_jobs if is_manifest else rules)
+            outcome.findings += _of_ranks(job, facts, rules)
             placed: dict[tuple[str, Where], Finding] = {}
             for each in (_placed(finding, job, path) for finding in outcome.findings):
                 placed.setdefault((each.code, each.where), each)  # hosts that run the same text have one together
@@ -58,6 +60,26 @@ def _is_compared(job: ImaginedJob) -> bool:
 
 def _judged(job: ImaginedJob, facts: Facts, rules: tuple[Rule, ...]) -> Outcome:
     return judge(replace(facts, launch=job.launch, job=job.job, environ=environ_of(job.launch)), rules)
+
+
+def _of_ranks(job: ImaginedJob, facts: Facts, rules: tuple[Rule, ...]) -> list[Finding]:
+    """What the rules that compare nodes say of ranks that srun or mpirun starts without a launcher of torch."""
+    nodes = nodes_of_ranks(job)
+    if nodes is None:
+        return []
+    comparing = [rule for rule in rules if "nodes" in (*rule.needs, *rule.wants)]
+    outcome = judge(replace(facts, launch=None, job=None, environ=None, nodes=nodes), comparing)
+    return [_at_variable(finding, job) for finding in outcome.findings]
+
+
+def _at_variable(finding: Finding, job: ImaginedJob) -> Finding:
+    """The finding at the place where the file sets the variable that it is about."""
+    name = next((VARIABLES[each.path] for each in finding.evidence if each.path in VARIABLES), None)
+    origin = None if name is None else origin_of_variable(job, name)
+    if origin is None:
+        return finding
+    line, column = job.place(origin)
+    return replace(finding, where=Where(file=origin.file, line=line, column=column))
 
 
 def _placed(finding: Finding, job: ImaginedJob, path: str) -> Finding:

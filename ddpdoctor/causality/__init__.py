@@ -1,1 +1,1 @@
-"""One order of causes and consequences: of findings about machines, nodes and logs, and of what ranks observed."""
+"""Orders causes and consequences: findings about machines, nodes and logs, and the ranks' observations."""

@@ -1,4 +1,4 @@
-"""Findings in causal order: what is the cause, what follows from it, what is noise, in the order in which to read them."""
+"""Orders findings for the reader: causes, then consequences, then noise."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ORDER = {Role.CAUSE: 0, Role.CONSEQUENCE: 1, Role.NOISE: 2, None: 0}
 def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, ...]:
     """Give every finding its role and put causes before consequences before noise, then worst first, then by place.
 
-    What another finding about the same host declares to explain follows from it, and of causes those come first from which
-    something follows, then those of a line that the user wrote before those of the machine. An `umbrella` is a cause only
-    while nothing more precise was seen. Where errors would be left without any cause, the first of them is taken for one: a
-    report with an error always says what to act on.
+    A finding that another finding about the same host declares to explain is its consequence. Causes with consequences come
+    first, then causes in a line that the user wrote, then those of the machine. An `umbrella` is a cause only if there is no
+    more precise one. If errors have no cause, the first error becomes the cause: a report with an error always says what to
+    act on.
 
     Args:
         findings: stamped findings.
@@ -38,21 +38,22 @@ def arrange(findings: Iterable[Finding], graph: CausalGraph) -> tuple[Finding, .
 
 
 def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: bool = True) -> list[Finding]:
-    """The findings, those marked as consequences that an error about the same host, or about all, declares to explain; of two
-    findings about GPUs, only about the same one.
+    """The findings; those that an error about the same host, or about all hosts, declares to explain become consequences. Of two
+    findings about GPUs, only if both are about the same one.
 
     Args:
         findings: stamped findings.
         graph: what the causes declare.
-        keeps_roles: leave those alone to which their rule gave a role.
+        keeps_roles: do not change findings whose rule set a role.
     """
-    errors = [each for each in findings if _is_error(each) and graph.effects(each.code)]
+    errors = [finding for finding in findings if _is_error(finding) and graph.effects(finding.code)]
     causes = [
-        None if keeps_roles and each.role is not None else _declared_cause(each, errors, graph) for each in findings
+        None if keeps_roles and finding.role is not None else _declared_cause(finding, errors, graph)
+        for finding in findings
     ]
     return [
-        each if cause is None else replace(each, role=Role.CONSEQUENCE, caused_by=cause)
-        for each, cause in zip(findings, causes, strict=True)
+        finding if cause is None else replace(finding, role=Role.CONSEQUENCE, caused_by=cause)
+        for finding, cause in zip(findings, causes, strict=True)
     ]
 
 
@@ -63,16 +64,16 @@ def _declared_cause(finding: Finding, errors: Iterable[Finding], graph: CausalGr
         if finding.code in graph.effects(each.code) and not is_other_gpu:
             hosts.setdefault(each.code, []).append(each.where.host)
     host = finding.where.host
-    return graph.first(code for code, there in hosts.items() if host in (*there, None) or there == [None])
+    return graph.first(code for code, affected in hosts.items() if host in (*affected, None) or affected == [None])
 
 
 def in_order(finding: Finding) -> tuple[int, int]:
-    """The sort key of findings that have their roles: causes first, and of these the worst."""
+    """The sort key of findings with roles: causes first, the worst of them first."""
     return _ORDER[finding.role], -finding.worst.weight
 
 
 def _role(finding: Finding, graph: CausalGraph) -> Role | None:
-    """The role by itself; None for an umbrella, whose role depends on the others."""
+    """The finding's own role; None for an umbrella, whose role depends on the other findings."""
     if finding.role is not None:
         return finding.role
     kind = graph.kind(finding.code)

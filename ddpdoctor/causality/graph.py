@@ -1,4 +1,4 @@
-"""The causal graph: which cause explains which other one, from what the causes themselves declare."""
+"""The causal graph: which cause explains which other one, from the causes' own declarations."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class DeclaredCause(Protocol):
 
 
 class CausalGraph:
-    """Causes and what they explain. A code that it does not know is a fault by itself that explains nothing more."""
+    """Causes and what they explain. An unknown code counts as a fault that explains nothing."""
 
     def __init__(self, causes: Iterable[DeclaredCause]) -> None:
-        self._causes = {each.code: each for each in causes}
+        self._causes = {cause.code: cause for cause in causes}
 
     def kind(self, code: str) -> str:
         """`cause`, `umbrella`, `consequence` or `noise`."""
@@ -37,35 +37,35 @@ class CausalGraph:
         return "cause" if known is None else known.kind
 
     def stage(self, code: str) -> CausalStage:
-        """How far from a fault it shows."""
+        """The stage at which it becomes visible, from the fault on."""
         known = self._causes.get(code)
         return CausalStage.FAULT if known is None else known.stage
 
     def speaker(self, code: str) -> Speaker:
-        """Who prints the lines that show it."""
+        """Which process prints the lines that show it."""
         known = self._causes.get(code)
         return Speaker.CULPRIT if known is None else known.speaker
 
     def position(self, code: str) -> tuple[CausalStage, bool]:
-        """Its stage, and whether it is an umbrella: what is more precise comes first."""
+        """Its stage, and whether it is an umbrella: more precise causes come first."""
         return self.stage(code), self.kind(code) == "umbrella"
 
     def effects(self, code: str) -> tuple[str, ...]:
-        """The codes that it names as what it explains."""
+        """The codes that it declares to explain."""
         known = self._causes.get(code)
         return () if known is None else known.explains
 
     def declares(self, cause: str, effect: str) -> bool:
-        """Whether the one names the other as something that it explains."""
+        """Whether `cause` declares that it explains `effect`."""
         return effect in self.effects(cause)
 
     def explains(self, cause: str, effect: str) -> bool:
-        """Whether the one can explain the other: it says so, or it is of an earlier stage and the other says nothing else."""
+        """Whether `cause` can explain `effect`: by declaration, or it has an earlier stage and neither declares anything else."""
         if self.declares(cause, effect) or self.declares(effect, cause):
             return self.declares(cause, effect)
         return self.kind(cause) in ("cause", "umbrella") and self.position(cause) < self.position(effect)
 
     def first(self, codes: Iterable[str]) -> str | None:
-        """The one of these causes that none of the others names; of several the first by code."""
-        found = sorted(set(codes))
-        return min(found, key=lambda code: any(self.declares(each, code) for each in found), default=None)
+        """The cause that none of the others explains; the first by code if there are several."""
+        distinct = sorted(set(codes))
+        return min(distinct, key=lambda code: any(self.declares(other, code) for other in distinct), default=None)

@@ -1,4 +1,4 @@
-"""Findings about one thing: a GPU, the link between two hosts, a node that differs from the others."""
+"""Groups findings about the same object: a GPU, the link between two hosts, a node that differs from the others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddpdoctor.findings import Finding
 __all__ = ["grouped"]
 
 _COMPARED = "nodes."
-"""Where the evidence of a finding about nodes that were compared begins."""
+"""The prefix of evidence paths of findings from comparing nodes."""
 
 
 def grouped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings in their order, with the name of the thing that at least two of them are about.
+    """The findings in their order; those that share an object with another one get its name as group.
 
-    What else is wrong on one node is not one thing: only what a comparison of nodes found is put together.
+    Findings on one node are not grouped in general: only those from a comparison of nodes.
     """
     found = tuple(findings)
     shared = Counter((each.job, thing) for each in found if (thing := _thing(each)) is not None)
@@ -30,7 +30,7 @@ def grouped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _thing(finding: Finding) -> str | None:
-    """`GPU 3`, `GPU 3 on gpu-07`, `link gpu-07 - gpu-08`, `node 1 (gpu-08)`; None for what is about nothing of these."""
+    """`GPU 3`, `GPU 3 on gpu-07`, `link gpu-07 - gpu-08`, `node 1 (gpu-08)`; None for any other finding."""
     where = finding.where
     if where.gpu is not None:
         return f"GPU {where.gpu}" + (f" on {where.host}" if where.host is not None else "")

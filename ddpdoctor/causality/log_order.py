@@ -1,4 +1,4 @@
-"""Findings about a log in causal order: which is the first cause, by its stage and its kind, never by clocks of other hosts."""
+"""Orders findings about a log: the first cause is found by stage and kind, never by comparing clocks of different hosts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["arrange_log"]
 
 
 def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tuple[Finding, ...]:
-    """Give every finding about a log its role, and put them in the order in which a person should read them.
+    """Give every finding about a log its role, and order them for the reader.
 
-    The first cause is the finding of the earliest stage; what is of a later stage follows from it. An umbrella is a cause
-    only where nothing of its stage or an earlier one is more precise. In a job that did not fail, consequences are noise.
+    The first cause is the finding of the earliest stage; findings of later stages are its consequences. An umbrella is a
+    cause only if there is none of its stage or earlier that is more precise. In a job that did not fail, consequences are
+    noise.
 
     Args:
         findings: stamped findings.
         graph: what the causes declare.
-        log: what they rest on.
+        log: the log that they are about.
     """
     found = list(findings)
     if history_of(log).outcome is JobOutcome.INTERRUPTED:
@@ -46,7 +47,7 @@ def arrange_log(findings: Iterable[Finding], graph: CausalGraph, log: Log) -> tu
 
 
 def _after_interruption(found: list[Finding], graph: CausalGraph) -> list[Finding]:
-    """The findings of a job that somebody interrupted: everything that is told of its end follows from that."""
+    """The findings of a job that a user interrupted: findings about its end are consequences of that."""
     by = next((f for f in found if graph.speaker(f.code) is Speaker.PERSON), None)
     if by is None:
         return found
@@ -65,14 +66,14 @@ def _after_interruption(found: list[Finding], graph: CausalGraph) -> list[Findin
 
 
 LOST_A_PEER = (Speaker.SURVIVOR, Speaker.STORE_CLIENT)
-UNKNOWN_END = "Undetermined whether it failed, or ended in order with the job: its own output decides"
-UNKNOWN_WHY = "Undetermined why that one ended, or whether the network between them broke: its own output decides"
+UNKNOWN_END = "Unknown whether it failed or ended normally with the job: its own output decides"
+UNKNOWN_WHY = "Unknown whether that process ended or the network between them failed: its own output decides"
 
 
 def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
-    """A kernel message about a program that failed on a GPU is not noise, even if no program reports the failure here.
+    """A kernel message about a program that failed on a GPU is not noise, even if no program reports the failure.
 
-    Nor is a store that went, where the log shows nothing of how the job went.
+    Nor is a lost store, if the log does not show how the job went.
     """
     speaker = graph.speaker(finding.code)
     if speaker is Speaker.STORE_CLIENT and history_of(log).is_excerpt:
@@ -81,22 +82,22 @@ def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
 
 
 _DECIDED = re.compile(r"DUE TO [A-Z]|[Pp]reempt|TERM_RUNLIMIT|Evicted")
-"""What schedulers say that end a job for a reason of their own."""
+"""Messages of schedulers that end a job for their own reasons."""
 
 
 def _came_before_all(finding: Finding, found: Iterable[Finding], graph: CausalGraph) -> bool:
-    """Whether a scheduler ended the job just before anything else was told: that is of its end, or of the next start."""
+    """Whether a scheduler ended the job just before all other errors, which are then about its end, or the next start."""
     if graph.speaker(finding.code) is not Speaker.SCHEDULER:
         return False
-    own = next((_told_at(each) for each in finding.evidence if _DECIDED.search(each.seen or "")), None)
+    own = next((_place_of(item) for item in finding.evidence if _DECIDED.search(item.seen or "")), None)
     others = [f for f in found if f is not finding and f.evidence and f.worst is Severity.ERROR]
     if own is None or any(graph.stage(f.code) is CausalStage.FAULT for f in others):
         return False
-    places = [_told_at(f.evidence[0]) for f in others]
+    places = [_place_of(f.evidence[0]) for f in others]
     return all(name == own[0] and 0 < line - own[1] <= FAR_LINES for name, line in places)
 
 
-def _told_at(evidence: Evidence) -> tuple[str, int]:
+def _place_of(evidence: Evidence) -> tuple[str, int]:
     name, _, number = evidence.path.rpartition(":")
     return name, int(number) if number.isdigit() else 0
 
@@ -110,9 +111,9 @@ def _can_lead(finding: Finding, graph: CausalGraph) -> bool:
 
 
 def _is_long_ago(finding: Finding, log: Log) -> bool:
-    """Whether the job ran on for long after what the finding rests on: what came closer to its end goes before it."""
+    """Whether the job ran on for long after the finding's evidence: findings closer to its end come first."""
     name, _, number = (finding.evidence[0].path if finding.evidence else "").rpartition(":")
-    source = next((i for i, each in enumerate(log.sources) if each.name == name), None)
+    source = next((i for i, log_source in enumerate(log.sources) if log_source.name == name), None)
     return source is not None and number.isdigit() and history_of(log).ran_on_after(source, int(number))
 
 

@@ -1,4 +1,4 @@
-"""What ranks observed, in causal order: which observation is the cause of the others."""
+"""Orders the ranks' observations: finds the one that is the cause of the others."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ STAGES: dict[Kind, CausalStage] = {
     Kind.HANG: CausalStage.HANG,
     Kind.TERMINATED: CausalStage.TERMINATED,
 }
-"""The stage of everything that a rank can observe."""
+"""The stage of each kind of observation."""
 
 NEEDS_NO_GRACE = frozenset((Kind.BAD_ENVIRONMENT, Kind.RANK_OUT_OF_RANGE, Kind.DUPLICATE_RANK))
-"""Nothing that other ranks could still tell would explain these better."""
+"""Kinds for which no observation of another rank can be a better explanation."""
 
 
 def weigh(observations: Iterable[Observation]) -> tuple[Observation, ...]:
-    """Order evidence by stage, whoever was first to tell, and mark what is a cause and what follows from one.
+    """Order observations by stage, not by time, and mark which are causes and which are consequences.
 
     Within a stage, a death by abort comes last: a peer's death makes Gloo abort its process. The end of a
-    rank that reported a signal to terminate is left out.
+    rank that reported SIGTERM is left out.
     """
     evidence = dict.fromkeys(observations)
-    told = {o.ranks for o in evidence if o.kind is Kind.TERMINATED}
-    found = sorted((o for o in evidence if not (o.ranks in told and _is_seen_to_end(o))), key=_weight)
+    terminated = {o.ranks for o in evidence if o.kind is Kind.TERMINATED}
+    found = sorted((o for o in evidence if not (o.ranks in terminated and _is_seen_to_end(o))), key=_weight)
     return tuple(replace(o, is_cause=STAGES[o.kind] == STAGES[found[0].kind]) for o in found)
 
 
 def _is_seen_to_end(observation: Observation) -> bool:
-    """Whether others only saw that its supervisor went away."""
+    """Whether other ranks only noticed that its supervisor was gone."""
     return observation.kind is Kind.DIED and observation.signal is None and observation.seen_by not in observation.ranks
 
 

@@ -1,4 +1,4 @@
-"""Collectors: the only code that touches a machine. One module a word; each gathers its section, all under deadlines."""
+"""Collectors: the only code that reads the machine. One module per section, each with a time limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = {"environ": 2.0, "host": 5.0, "net": 8.0, "gpu": 10.0, "topo": 10.0, "
 
 
 class Missing(Exception):
-    """Raised by a collector that cannot give its section at all."""
+    """Raised by a collector that cannot collect its section at all."""
 
     def __init__(self, reason: str, why: Why = Why.UNANSWERED) -> None:
         super().__init__(reason)
@@ -32,8 +32,8 @@ class Missing(Exception):
 
 
 def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts:
-    """Gather these sections side by side. A collector that is late, fails or has nothing becomes a gap, never a hang."""
-    from ddpdoctor.facts.record import SCHEMA, Facts  # all words' types: not for those who only start a probe
+    """Collect these sections in parallel. A collector that times out, fails or has no data becomes a gap, never a hang."""
+    from ddpdoctor.facts.record import SCHEMA, Facts  # imports the types of all sections: not needed to start a probe
 
     answers: dict[str, object] = {}
     gaps: dict[str, Gap] = {}
@@ -43,14 +43,14 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
         thread = threading.Thread(target=_ask, args=(name, ask, machine, answers, gaps), daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the limit of processes is reached
+        except RuntimeError as error:  # the process limit is reached
             gaps[name] = Gap(name, f"{name}: {error}")
         else:
             threads[name] = thread, machine.deadline.cut(seconds), seconds
     for name, (thread, limit, seconds) in threads.items():
         thread.join(limit.left)
         if name not in answers and name not in gaps:
-            gaps[name] = Gap(name, f"{name}: no answer within {seconds:.1f} s")
+            gaps[name] = Gap(name, f"{name}: timed out after {seconds:.1f} s")
     return Facts(
         schema=SCHEMA,
         collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -61,16 +61,16 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
 
 
 def _askers(sections: tuple[str, ...], gaps: dict[str, Gap]) -> dict[str, Callable[[Machine], Any]]:
-    """Each section's collector, imported before the first thread starts and takes file descriptors away."""
+    """Each section's collector, imported before the first thread starts and uses file descriptors."""
     if not sys.platform.startswith("linux"):
-        gaps |= {n: Gap(n, "ddpdoctor looks at machines on Linux only", Why.NOT_HERE) for n in sections}
+        gaps |= {n: Gap(n, "not Linux", Why.NOT_HERE) for n in sections}
         return {}
     askers = {}
     for name in sections:
         try:
             askers[name] = importlib.import_module(f"ddpdoctor.collectors.{name}").collect
-        except (ImportError, OSError) as error:  # a broken installation, or no file descriptor left
-            gaps[name] = Gap(name, f"{name}: the collector cannot be loaded: {error}")
+        except (ImportError, OSError) as error:  # a broken installation, or out of file descriptors
+            gaps[name] = Gap(name, f"{name}: the collector could not be imported: {error}")
     return askers
 
 
@@ -85,5 +85,5 @@ def _ask(
         answers[name] = ask(machine)
     except Missing as missing:
         gaps[name] = Gap(name, missing.reason, missing.why)
-    except Exception as error:  # a collector's bug costs its section and is shown, never the other sections
+    except Exception as error:  # a bug in a collector costs its section only, and is shown
         gaps[name] = Gap(name, f"{name}: the collector failed: {type(error).__name__}: {error}")

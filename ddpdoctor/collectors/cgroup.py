@@ -1,4 +1,4 @@
-"""Our own control group, version 1, version 2 or both: the limits that bind, from our group up to the top that is visible."""
+"""This process's cgroup (v1, v2 or both): the limits that apply, from its group up to the highest visible one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROLLERS = ("memory", "pids", "cpu", "cpuset")
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted hierarchy: `root` is the group that `point` shows."""
+    """A mounted hierarchy: `root` is the group that is mounted at `point`."""
 
     point: str
     root: str
@@ -30,14 +30,14 @@ class _Mount:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One limit and what is used of it, at one level of the tree."""
+    """One limit and its current usage, at one level of the tree."""
 
     limit: int
     used: int | None = None
 
 
 def read_cgroup(root: Root) -> Cgroup | None:
-    """The limits of the group of this process; None when no hierarchy is mounted where we can see it.
+    """The limits of the group of this process; None when no cgroup hierarchy is visible.
 
     Raises:
         OSError: /proc/self/cgroup, /proc/self/mountinfo or the hierarchy that is mounted cannot be read.
@@ -45,11 +45,11 @@ def read_cgroup(root: Root) -> Cgroup | None:
     groups = dict(_own_groups(root.text("/proc/self/cgroup")))
     mounts = list(_mounts(root.text("/proc/self/mountinfo")))
     folders = {name: _folders(root, name, groups, mounts) for name in CONTROLLERS}
-    if not any(found for _, found in folders.values()):
+    if not any(levels for _, levels in folders.values()):
         return None
     points = {each[-1]: None for _, each in folders.values() if each}
     if not any(root.names(point) for point in points):
-        raise OSError(errno.EACCES, "the control groups cannot be read", next(iter(points)))
+        raise OSError(errno.EACCES, "cgroups not readable", next(iter(points)))
     version, memory = folders["memory"]
     limit = _tightest(_memory(root, version, folder) for folder in memory)
     pids = _tightest(_pids(root, folder) for folder in folders["pids"][1])
@@ -86,11 +86,11 @@ def _mounts(text: str) -> Iterator[_Mount]:
 
 
 def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _folders(root: Root, name: str, groups: dict[str, str], mounts: list[_Mount]) -> tuple[int, list[str]]:
-    """The version that has the controller, and the folders from our group up to the mount point."""
+    """The version that has the controller, and the folders from this process's group up to the mount point."""
     key = name if name in groups else ""
     mount = next((m for m in mounts if key in m.controllers), None)
     if mount is None or key not in groups:
@@ -98,19 +98,19 @@ def _folders(root: Root, name: str, groups: dict[str, str], mounts: list[_Mount]
     below = posixpath.relpath(groups[key], mount.root) if groups[key].startswith(mount.root.rstrip("/") + "/") else "."
     folder = posixpath.normpath(posixpath.join(mount.point, below))
     if ".." in groups[key].split("/") or not root.exists(folder):
-        folder = mount.point  # our group lies outside of what this namespace shows
-    found = [folder]
+        folder = mount.point  # this process's group is outside of what this namespace shows
+    levels = [folder]
     while len(folder) > len(mount.point):
         folder = posixpath.dirname(folder)
-        found.append(folder)
-    return mount.version, found
+        levels.append(folder)
+    return mount.version, levels
 
 
 def _tightest(levels: Iterator[_Level | None]) -> _Level | None:
-    """The level that leaves the least; None when no level says anything."""
+    """The level with the lowest limit; None when no level could be read."""
     known = [level for level in levels if level is not None]
-    bound = [level for level in known if level.limit != UNLIMITED]
-    return min(bound, key=lambda level: level.limit, default=known[0] if known else None)
+    limited = [level for level in known if level.limit != UNLIMITED]
+    return min(limited, key=lambda level: level.limit, default=known[0] if known else None)
 
 
 def _memory(root: Root, version: int, folder: str) -> _Level | None:
@@ -120,7 +120,7 @@ def _memory(root: Root, version: int, folder: str) -> _Level | None:
     above = re.search(r"^hierarchical_memory_limit (\d+)$", root.line(f"{folder}/memory.stat") or "", re.M)
     if level is None or above is None:
         return level
-    # Parents that this namespace hides count as well.
+    # Limits of parents that this namespace hides apply as well.
     limit = min((_v1(n) for n in (level.limit, int(above[1])) if _v1(n) != UNLIMITED), default=UNLIMITED)
     return _Level(limit, level.used)
 
@@ -142,8 +142,8 @@ def _v1(limit: int) -> int:
 
 def _oom_kills(root: Root, version: int, folder: str) -> int | None:
     text = root.line(f"{folder}/memory.events" if version == 2 else f"{folder}/memory.oom_control") or ""
-    found = re.search(r"^oom_kill (\d+)$", text, re.M)
-    return int(found[1]) if found else None
+    match = re.search(r"^oom_kill (\d+)$", text, re.M)
+    return int(match[1]) if match else None
 
 
 def _quota(root: Root, version: int, folders: list[str]) -> float | None:

@@ -1,4 +1,4 @@
-"""Which container runtime, if any, runs us, and what shows it."""
+"""Which container runtime, if any, runs this process, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MARKS = (
     (r"/lxc(\.payload\.|/)", "lxc"),
     (r"machine\.slice/.*nspawn", "systemd-nspawn"),
 )
-"""How the runtimes name their control groups."""
+"""How the runtimes name their cgroups."""
 GVISOR = "SMP Sun Jan 10 15:06:54 PST 2016"
-"""gVisor answers every uname with this build."""
+"""The kernel build that gVisor always reports."""
 
 
 def find_container(machine: Machine) -> tuple[str, str]:
-    """The runtime and the evidence, ("", "") outside of a container. The most specific sign is first."""
+    """The runtime and the evidence, ("", "") outside of a container. The most specific evidence counts."""
     return next(_signs(machine), ("", ""))
 
 
@@ -55,12 +55,12 @@ def _signs(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _systemd(machine: Machine) -> Iterator[tuple[str, str]]:
-    """The convention of systemd: the manager of a container says its name, in a file and as `container=` to process 1."""
+    """systemd's convention: the container manager writes its name to a file, and sets `container=` for process 1."""
     line = machine.root.line("/run/systemd/container")
     if line:
         yield line, "/run/systemd/container"
     if machine.environ.get("container"):
         yield machine.environ["container"], "container= is set"
-    found = re.search(r"(?:^|\0)container=([^\0]+)", machine.root.line("/proc/1/environ") or "")
-    if found:
-        yield found[1], "/proc/1/environ"
+    match = re.search(r"(?:^|\0)container=([^\0]+)", machine.root.line("/proc/1/environ") or "")
+    if match:
+        yield match[1], "/proc/1/environ"

@@ -1,4 +1,4 @@
-"""Gathers the variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP, and the programs that started us."""
+"""Collects the variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP, and the parent processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["collect", "relevant"]
 MAX_ANCESTORS = 64
 MAX_VALUE = 65536
 FILE_SECONDS = 1.0
-"""A home folder may be on a server that does not answer; the variables are reported all the same."""
+"""A home folder may be on a file server that does not respond; the variables are reported anyway."""
 _AGENTS = re.compile(r"torchrun|torch\.distributed\.(run|launch)|pt_elastic|accelerate|deepspeed", re.IGNORECASE)
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _MARKS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
@@ -30,12 +30,12 @@ def collect(machine: Machine) -> Environ:
     chain = _ancestors(machine.root)
     gaps = []
     if chain is None:
-        gaps.append(Gap("environ.ancestors", "the parent processes could not be read from /proc", Why.NOT_HERE))
+        gaps.append(Gap("environ.ancestors", "the parent processes are not readable in /proc", Why.NOT_HERE))
     agent = None
     if any(variables.get(name) for name in _MARKS):
         agent = _has_agent(machine, chain)
         if agent is None:
-            reason = "whether torchrun is above this process could not be told from /proc"
+            reason = "whether torchrun started this process is not readable in /proc"
             gaps.append(Gap("environ.has_elastic_agent", reason, Why.NOT_HERE))
     confs: tuple[ConfFile, ...] = ()
     paths: tuple[NamedPath, ...] = ()
@@ -56,9 +56,9 @@ def collect(machine: Machine) -> Environ:
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that matter to a distributed job, by name, secrets removed."""
-    found = {_clean(name): _value(name, value) for name, value in environ.items() if is_relevant(name)}
-    return dict(sorted(found.items()))
+    """The variables that matter to a distributed job, by name, secrets removed."""
+    values = {_clean(name): _value(name, value) for name, value in environ.items() if is_relevant(name)}
+    return dict(sorted(values.items()))
 
 
 def _clean(text: str) -> str:
@@ -69,13 +69,13 @@ def _clean(text: str) -> str:
 def _value(name: str, value: str) -> str:
     from ddpdoctor.privacy.redaction import (
         redact_variable,
-    )  # costs as much as 20 rules, and most shells set none of these
+    )  # importing it costs as much as 20 rules, and most shells set none of these
 
     return redact_variable(name, _clean(value[:MAX_VALUE]))
 
 
 def _ancestors(root: Root) -> list[int] | None:
-    """The process ids above this process, nearest first; None when /proc does not say."""
+    """The process ids of the ancestors, nearest first; None when /proc does not show them."""
     parent = _parent(root, "self")
     if parent is None:
         return None
@@ -87,7 +87,7 @@ def _ancestors(root: Root) -> list[int] | None:
 
 
 def _parent(root: Root, pid: int | str) -> int | None:
-    # The command's name is in parentheses and may contain any character, parentheses too: read from the last one.
+    # The command's name is in parentheses and may contain parentheses itself: read from the last one.
     after = (root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return int(after[1]) if len(after) > 1 and after[1].isdigit() else None
 
@@ -108,7 +108,7 @@ def _program(root: Root, pid: int) -> str:
 
 
 def _has_agent(machine: Machine, chain: list[int] | None) -> bool | None:
-    """Whether one of our ancestors can be torchrun's agent, which also lives in programs that use torch's launcher API."""
+    """Whether an ancestor can be torchrun's agent, which also runs inside programs that use torch's launcher API."""
     if not chain:
         return None
     root = machine.root
@@ -120,7 +120,7 @@ def _has_agent(machine: Machine, chain: list[int] | None) -> bool | None:
             return True
         if None in maps:
             return None
-    # In a container the agent may run outside: then the container's first process has got its variables from there.
+    # In a container the agent may run outside: then the container's first process has its variables.
     first = root.line("/proc/1/environ") or ""
     return None if any(f"{name}=" in first for name in _MARKS) else False
 

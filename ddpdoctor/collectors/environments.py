@@ -1,4 +1,4 @@
-"""Finds the environments that launch lines run in: of conda, and of the projects of uv, poetry, pdm and pixi. Nothing is run."""
+"""Finds the environments of launch lines: conda environments, and projects of uv, poetry, pdm and pixi. Nothing is run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PROJECTS = ("uv", "poetry", "pdm", "rye", "pixi", "pipenv")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the program behind a layer is looked for. `prefix` is None where it is not known, and `reason` says why.
+    """Where the program of the next layer is searched. `prefix` is None if it is unknown, and `reason` is why.
 
-    `name` is how messages call it. `is_missing`: it is certain that there is none; `similar` is the nearest name.
+    `name` is its name in messages. `is_missing`: it certainly does not exist; `similar` is the nearest name.
     `installs`: the tool may install what is missing when it starts. `adds` is the command that adds a package, `texts` are
     the project's files, which name its tasks and what it depends on.
     """
@@ -39,7 +39,7 @@ class Environment:
     texts: tuple[str, ...] = ()
 
     def mentions(self, name: str) -> bool:
-        """Whether the project's files name a task or a dependency, so that it may exist when the line is started."""
+        """Whether the project's files name a task or a dependency, so that it may exist at the start of the line."""
         wanted = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])", re.IGNORECASE)
         return any(wanted.search(_text(path)) for path in self.texts)
 
@@ -51,7 +51,7 @@ def environment_of_layer(layer: Layer, environ: Mapping[str, str], cwd: str | No
     if layer.name in PROJECTS:
         return _project(layer, environ, cwd)
     if layer.name in ("uvx", "pipx", "hatch"):
-        return Environment(f"{layer.name}'s environment", reason=f"{layer.name} makes an environment of its own")
+        return Environment(f"{layer.name}'s environment", reason=f"{layer.name} creates its own environment")
     return None
 
 
@@ -62,9 +62,7 @@ def _value(layer: Layer, *flags: str) -> str | None:
 def _conda(layer: Layer, environ: Mapping[str, str]) -> Environment:
     prefix, name = _value(layer, "-p", "--prefix"), _value(layer, "-n", "--name")
     if UNKNOWN in f"{prefix}{name}":
-        return Environment(
-            "the conda environment", reason="the name of the conda environment is known to the shell only"
-        )
+        return Environment("the conda environment", reason="the name of the conda environment depends on the shell")
     if prefix is not None:
         return _conda_at(prefix, f"the conda environment {prefix}", os.path.expanduser(prefix))
     if name is None:
@@ -91,7 +89,7 @@ def _conda_at(name: str, title: str, folder: str) -> Environment:
 
 
 def _conda_roots(environ: Mapping[str, str]) -> list[str]:
-    """The folders of the installations of conda and mamba."""
+    """The installation folders of conda and mamba."""
     found = [environ.get("MAMBA_ROOT_PREFIX"), environ.get("CONDA_ROOT"), environ.get("CONDA_PYTHON_PREFIX")]
     exe = environ.get("CONDA_EXE") or environ.get("MAMBA_EXE")
     found += [os.path.dirname(os.path.dirname(os.path.realpath(exe)))] if exe else []
@@ -126,7 +124,7 @@ def _conda_environments(roots: Sequence[str], environ: Mapping[str, str]) -> Ite
     ]
     folders += [folder for rc in rcs for folder in _environment_folders(rc, environ)]
     folders += [*(os.path.join(root, "envs") for root in roots), os.path.join(home, ".conda", "envs")]
-    for folder in reversed([each for each in folders if each]):  # the first folder counts: it is told last
+    for folder in reversed([each for each in folders if each]):  # the first folder has priority, so it is read last
         for name in _names(folder):
             if os.path.isdir(os.path.join(folder, name, "conda-meta")) or os.path.isdir(
                 os.path.join(folder, name, "bin")
@@ -150,7 +148,7 @@ def _names(folder: str) -> list[str]:
 
 MANIFESTS = {"pixi": ("pixi.toml", "pyproject.toml"), "pipenv": ("Pipfile",)}
 MAKES = ("uv", "pixi")
-"""What these are to run in is made, and brought up to date, when they run it."""
+"""These create and update their environment when they run."""
 
 
 def _project(layer: Layer, environ: Mapping[str, str], cwd: str | None) -> Environment:
@@ -159,7 +157,7 @@ def _project(layer: Layer, environ: Mapping[str, str], cwd: str | None) -> Envir
     title = f"the environment of the {name} project"
     start = _value(layer, "--project", "--directory", "-C", "-P", "--manifest-path") or "."
     if cwd is None or UNKNOWN in start:
-        return Environment(title, reason=f"where {name} looks for its project is not known")
+        return Environment(title, reason=f"the project folder of {name} is unknown")
     folder = os.path.normpath(os.path.join(cwd, start))
     folder = folder if os.path.isdir(folder) else os.path.dirname(folder)
     top = _above(folder, MANIFESTS.get(name, ("pyproject.toml",)))
@@ -169,9 +167,9 @@ def _project(layer: Layer, environ: Mapping[str, str], cwd: str | None) -> Envir
     return Environment(
         title,
         _project_prefix(layer, top, folder, environ),
-        reason=f"{name} run makes its environment when it starts"
+        reason=f"{name} run creates its environment when it starts"
         if name in MAKES
-        else f"the folder of {title} is not known",
+        else f"the folder of {title} is unknown",
         installs=name in MAKES and top is not None,
         adds=adds.get(name),
         texts=tuple(os.path.join(top or folder, each) for each in FILES),
@@ -193,7 +191,7 @@ def _project_prefix(layer: Layer, top: str | None, folder: str, environ: Mapping
 
 
 def _above(folder: str, names: Sequence[str]) -> str | None:
-    """The nearest folder from here up that has one of these files."""
+    """The nearest folder, upward from this one, that has one of these files."""
     while True:
         if any(os.path.isfile(os.path.join(folder, name)) for name in names):
             return folder

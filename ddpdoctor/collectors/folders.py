@@ -1,4 +1,4 @@
-"""The folders that every job writes to: /dev/shm, the temporary one, and the build folder of torch's extensions."""
+"""The folders that jobs write to: /dev/shm, the temporary folder, and the build folder of torch's extensions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MOST_FILES = 20_000
 MOST_FOLDERS = 500
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "9p", "fuse")
 TORCH_FILE = re.compile(r"torch_(\d+)_")
-"""torch names its shared memory by the process that made it (torch/csrc/StorageSharing.cpp)."""
+"""torch names shared memory files after the process that created them (torch/csrc/StorageSharing.cpp)."""
 
 
 def mount_of(root: Root, path: str) -> tuple[str, str] | None:
-    """(mount point, file system) of `path`, by /proc/self/mounts; None when that cannot be read."""
+    """(mount point, file system) of `path`, from /proc/self/mounts; None when that cannot be read."""
     best: tuple[str, str] | None = None
     for line in (root.line("/proc/self/mounts") or "").splitlines():
         fields = line.split()
@@ -36,10 +36,10 @@ def mount_of(root: Root, path: str) -> tuple[str, str] | None:
 
 
 def shm_leftovers(root: Root, shares_processes: bool) -> tuple[Leftover, ...]:
-    """What NCCL and torch left in /dev/shm, by maker and owner.
+    """The files that NCCL and torch left in /dev/shm, by maker and owner.
 
     Args:
-        shares_processes: the makers are among the processes that we see, so that a missing one is dead.
+        shares_processes: the makers would be visible in /proc, so a missing one is dead.
     """
     files: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
@@ -50,7 +50,7 @@ def shm_leftovers(root: Root, shares_processes: bool) -> tuple[Leftover, ...]:
         try:
             size = os.lstat(root.at(f"/dev/shm/{name}")).st_blocks * 512
         except OSError:
-            continue  # it went away in between
+            continue  # it was removed in between
         key = maker, _owner(root, name) if shares_processes else "unknown"
         files[key] += 1
         sizes[key] += size
@@ -58,10 +58,10 @@ def shm_leftovers(root: Root, shares_processes: bool) -> tuple[Leftover, ...]:
 
 
 def _owner(root: Root, name: str) -> str:
-    found = TORCH_FILE.match(name)
-    if found is None:
+    match = TORCH_FILE.match(name)
+    if match is None:
         return "unknown"
-    return "alive" if root.exists(f"/proc/{found[1]}") else "dead"
+    return "alive" if root.exists(f"/proc/{match[1]}") else "dead"
 
 
 def temporary_folder(machine: Machine, kernel: Kernel) -> Folder:
@@ -75,7 +75,7 @@ def temporary_folder(machine: Machine, kernel: Kernel) -> Folder:
 
 
 def extension_locks(machine: Machine, is_container: bool) -> tuple[ExtensionLock, ...]:
-    """The build locks of torch.utils.cpp_extension, with the process that holds each."""
+    """The build locks of torch.utils.cpp_extension, with the process that holds each lock."""
     root, base = machine.root, _extensions_folder(machine)
     if base is None:
         return ()
@@ -83,18 +83,18 @@ def extension_locks(machine: Machine, is_container: bool) -> tuple[ExtensionLock
     holders = dict(_holders(root)) if paths else {}
     mount = mount_of(root, base)
     is_network = mount is not None and mount[1].partition(".")[0] in NETWORK_FILE_SYSTEMS
-    found = []
+    locks = []
     for path in paths:
         try:
             age = max(0.0, time.time() - os.stat(root.at(path)).st_mtime)
         except OSError:
             continue  # it was released in between
-        found.append(ExtensionLock(path, round(age, 1), holders.get(path), not (is_network or is_container)))
-    return tuple(found)
+        locks.append(ExtensionLock(path, round(age, 1), holders.get(path), not (is_network or is_container)))
+    return tuple(locks)
 
 
 def _extensions_folder(machine: Machine) -> str | None:
-    """As torch.utils.cpp_extension.get_default_build_root."""
+    """The same folder as torch.utils.cpp_extension.get_default_build_root."""
     environ = machine.environ
     if environ.get("TORCH_EXTENSIONS_DIR"):
         return environ["TORCH_EXTENSIONS_DIR"]
@@ -112,7 +112,7 @@ def _lock_files(root: Root, base: str) -> Iterator[str]:
 
 
 def _holders(root: Root) -> Iterator[tuple[str, int]]:
-    """(path, process) of every open file called `lock` that we may see."""
+    """(path, process) of every open file named `lock` that is visible to this user."""
     for pid in root.names("/proc"):
         if not pid.isdecimal():
             continue

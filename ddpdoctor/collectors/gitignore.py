@@ -1,4 +1,4 @@
-"""Which files of a folder git would ignore: .gitignore files, nested ones and negation included; pathspec reads the patterns."""
+"""Which files of a folder git would ignore, with nested .gitignore files and negation; pathspec parses the patterns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRules:
-    """The patterns that hold in one folder, those of the folders above it first. `levels`: (folder, patterns of pathspec)."""
+    """The patterns that apply in one folder, those of its parents first. `levels`: (folder, patterns of pathspec)."""
 
     levels: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def inside(self, folder: str) -> IgnoreRules:
-        """What holds inside `folder`: its own .gitignore counts last."""
+        """The rules inside `folder`, with its own .gitignore last."""
         patterns = _read(os.path.join(folder, ".gitignore"))
         return IgnoreRules((*self.levels, (folder, patterns))) if patterns else self
 
@@ -35,15 +35,15 @@ class IgnoreRules:
 
 
 def _matches_itself(pattern: Any, path: str) -> bool:
-    """Whether the pattern is about this path. pathspec also matches what lies inside a folder that matches; git decides on
-    the folder, and `!c/` does not take back the files in c.
+    """Whether the pattern matches this path itself. pathspec also matches paths inside a matching folder; git decides on
+    the folder, and `!c/` does not re-include the files in c.
     """
-    has_folder = "ps_d" in pattern.regex.groupindex  # pathspec's mark of the slash behind a folder
+    has_folder = "ps_d" in pattern.regex.groupindex  # pathspec's group for the slash after a folder
     return any(not has_folder or m.end("ps_d") in (-1, len(path)) for m in pattern.regex.finditer(path))
 
 
 def rules_above(folder: str) -> IgnoreRules:
-    """The rules of the .gitignore files above `folder`, up to the top of its repository; none outside of one."""
+    """The rules of the .gitignore files above `folder`, up to the root of its repository; none outside of a repository."""
     folders = []
     here = os.path.realpath(folder)
     while not os.path.exists(os.path.join(here, ".git")):
@@ -53,8 +53,8 @@ def rules_above(folder: str) -> IgnoreRules:
         folders.append(parent)
         here = parent
     rules = IgnoreRules(((here, _read(os.path.join(here, ".git", "info", "exclude"))),))
-    for each in reversed(folders):
-        rules = rules.inside(each)
+    for parent in reversed(folders):
+        rules = rules.inside(parent)
     return rules
 
 
@@ -62,14 +62,14 @@ def _read(path: str) -> tuple[Any, ...]:
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_BYTES).decode("utf-8", "replace")
-    except OSError:  # there is none, or it is closed to us: git would ignore nothing then either
+    except OSError:  # no such file, or not readable: git would ignore nothing either
         return ()
     return tuple(pattern for line in text.removeprefix("\ufeff").splitlines() for pattern in _patterns(line))
 
 
 def _patterns(line: str) -> list[Any]:
-    """The pattern of one line; [] for a comment, an empty line, and what matches no path, such as [z-a]."""
-    from pathspec import GitIgnoreSpec  # only where there is such a file
+    """The pattern of one line; [] for a comment, an empty line, and a pattern that matches no path, such as [z-a]."""
+    from pathspec import GitIgnoreSpec  # imported only if there is such a file
 
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""`gpu`: the devices through NVML, the driver through /proc and /sys. AMD and Intel accelerators are named."""
+"""`gpu`: the devices through NVML, the driver through /proc and /sys. AMD and Intel accelerators are only listed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ INIT_WORDS = {
     "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 not found",
     "DRIVER_NOT_LOADED": "the NVIDIA kernel driver is not loaded",
     "LIB_RM_VERSION_MISMATCH": "the NVIDIA library and the loaded kernel driver have different versions",
-    "NO_PERMISSION": "no permission to ask the NVIDIA driver (/dev/nvidiactl)",
+    "NO_PERMISSION": "no permission to use the NVIDIA driver (/dev/nvidiactl)",
 }
 
 
 def collect(machine: Machine) -> Gpu:
-    """What NVML, /proc/driver/nvidia, /dev and the PCI bus say."""
+    """The GPUs and the driver, from NVML, /proc/driver/nvidia, /dev and the PCI bus."""
     answers = nvml(machine)
     pci = _pci(machine)
     nodes = tuple(name for name in machine.root.names("/dev") if name.startswith("nvidia"))
@@ -70,26 +70,26 @@ def short_bus_id(bus_id: object) -> str | None:
 
 
 def why_of(error: str) -> Why:
-    """The gap of an nvmlInit error: without library or driver there is no GPU, all else is an unanswered query."""
+    """The kind of gap for an nvmlInit error: without library or driver there is no GPU; other errors are unanswered queries."""
     return Why.NOT_HERE if error in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED") else Why.UNANSWERED
 
 
 def _gaps(answers: Answers, error: str | None, *, is_here: bool) -> tuple[Gap, ...]:
-    """Why there are no devices, or not all facts of them."""
+    """Why there are no devices, or some facts of them are missing."""
     fields = ("devices", "driver_version", "driver_cuda")
     if answers.trouble is not None:
         return tuple(Gap(f"gpu.{name}", answers.trouble) for name in ("nvml", *fields))
     if error is not None:
-        words = INIT_WORDS.get(error, f"nvmlInit answered {error}")
+        reason = INIT_WORDS.get(error, f"nvmlInit failed: {error}")
         if error == "LIBRARY_NOT_FOUND":
-            words = f"{words}: no driver library" if is_here else f"no NVIDIA GPU here ({words})"
-        return tuple(Gap(f"gpu.{name}", words, why_of(error)) for name in fields)
+            reason = reason if is_here else "no NVIDIA GPU"
+        return tuple(Gap(f"gpu.{name}", reason, why_of(error)) for name in fields)
     count = answers.of("node").get("count")
     if count == 0:
-        return (Gap("gpu.devices", "NVML lists no GPU", Why.NOT_HERE),)
+        return (Gap("gpu.devices", "no NVIDIA GPU", Why.NOT_HERE),)
     if count is None:
-        code = answers.absent("node").get("count", "nothing")
-        return (Gap("gpu.devices", f"nvmlDeviceGetCount answered {code}"),)
+        code = answers.absent("node").get("count", "no answer")
+        return (Gap("gpu.devices", f"nvmlDeviceGetCount failed: {code}"),)
     return ()
 
 
@@ -100,11 +100,11 @@ def _devices(machine: Machine, answers: Answers) -> tuple[tuple[Device, ...], tu
         try:
             devices.append(decode(Device, {**known, "index": index, "absent": absent}))
         except FactsError as error:
-            wrong = [name for name, value in known.items() if not _fits(name, value)]
-            right = {name: value for name, value in known.items() if name not in wrong}
-            absent.update(dict.fromkeys(wrong, "WRONG_VALUE"))
-            devices.append(decode(Device, {**right, "index": index, "absent": absent}))
-            gaps.append(Gap(f"gpu.devices[{index}]", f"NVML gave a wrong value: {error}"))
+            invalid = [name for name, value in known.items() if not _fits(name, value)]
+            valid = {name: value for name, value in known.items() if name not in invalid}
+            absent.update(dict.fromkeys(invalid, "WRONG_VALUE"))
+            devices.append(decode(Device, {**valid, "index": index, "absent": absent}))
+            gaps.append(Gap(f"gpu.devices[{index}]", f"NVML returned an invalid value: {error}"))
     return tuple(devices), tuple(gaps)
 
 
@@ -117,26 +117,26 @@ def _fits(name: str, value: object) -> bool:
 
 
 def _facts(machine: Machine, answers: Answers, index: int) -> tuple[dict[str, Any], dict[str, str]]:
-    said, codes = dict(answers.of(str(index))), dict(answers.absent(str(index)))
-    said["bus_id"] = short_bus_id(said.get("bus_id"))
-    if said.get("cc_major") is not None:
-        said["compute_capability"] = f"{said['cc_major']}.{said.get('cc_minor')}"
+    reported, codes = dict(answers.of(str(index))), dict(answers.absent(str(index)))
+    reported["bus_id"] = short_bus_id(reported.get("bus_id"))
+    if reported.get("cc_major") is not None:
+        reported["compute_capability"] = f"{reported['cc_major']}.{reported.get('cc_minor')}"
     elif "cc_major" in codes:
         codes["compute_capability"] = codes["cc_major"]
-    numa = machine.root.number(f"/sys/bus/pci/devices/{said['bus_id']}/numa_node")
-    said["numa_node"] = numa if numa is not None and numa >= 0 else None
-    known = {name: said[name] for name in FACTS if said.get(name) is not None}
+    numa = machine.root.number(f"/sys/bus/pci/devices/{reported['bus_id']}/numa_node")
+    reported["numa_node"] = numa if numa is not None and numa >= 0 else None
+    known = {name: reported[name] for name in FACTS if reported.get(name) is not None}
     migs = [answers.of(subject) for subject in answers.facts if subject.startswith(f"{index} mig ")]
     if "processes" in known:
-        known["processes"] = [{**each, **describe(machine, each["pid"])} for each in known["processes"]]
+        known["processes"] = [{**process, **describe(machine, process["pid"])} for process in known["processes"]]
     for name in ("between", "later"):
         if answers.of(f"{index} {name}"):
             known[name] = answers.of(f"{index} {name}")
     known["mig_instances"] = [mig for mig in migs if "uuid" in mig]
     absent = {name: codes[name] for name in (*FACTS, "handle") if name in codes}
     if "handle" not in absent:
-        unsaid = "NO_ANSWER" if answers.trouble else "NOT_SUPPORTED"
-        absent.update({name: unsaid for name in FACTS if name not in known and name not in absent})
+        missing_code = "NO_ANSWER" if answers.trouble else "NOT_SUPPORTED"
+        absent.update({name: missing_code for name in FACTS if name not in known and name not in absent})
     return known, absent
 
 
@@ -150,7 +150,7 @@ def _kernel_driver(machine: Machine) -> str | None:
 
 def _pci(machine: Machine) -> tuple[PciGpu, ...]:
     """Displays and processing accelerators of NVIDIA, AMD, Intel and Habana."""
-    found = []
+    gpus = []
     base = "/sys/bus/pci/devices"
     for name in machine.root.names(base):
         line = machine.root.line(f"{base}/{name}/class") or ""
@@ -160,12 +160,12 @@ def _pci(machine: Machine) -> tuple[PciGpu, ...]:
         device = (machine.root.line(f"{base}/{name}/device") or "").removeprefix("0x")
         driver = f"{base}/{name}/driver"
         bound = os.path.basename(machine.root.real(driver)) if machine.root.exists(driver) else None
-        found.append(PciGpu(name, vendor, device, bound))
-    return tuple(found)
+        gpus.append(PciGpu(name, vendor, device, bound))
+    return tuple(gpus)
 
 
 def _others(machine: Machine, pci: tuple[PciGpu, ...]) -> tuple[str, ...]:
-    """AMD and Intel accelerators. A graphics unit inside an Intel CPU (VGA class) is none."""
+    """AMD and Intel accelerators. Integrated graphics of an Intel CPU (VGA class) do not count."""
     base = "/sys/bus/pci/devices"
     words = []
     for p in pci:

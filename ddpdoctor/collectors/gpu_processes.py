@@ -1,4 +1,4 @@
-"""Whose the processes are that NVML lists on a GPU."""
+"""Names and owners of the processes that NVML lists on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOB = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 
 
 def describe(machine: Machine, pid: int) -> dict[str, Any]:
-    """Name, owner and kinship of a process; nothing for one that is not here: in a container NVML reports the host's pids."""
+    """Name and owner of a process, and whether it is ours; {} if it is not visible: in a container, NVML reports host pids."""
     command = machine.root.line(f"/proc/{pid}/comm")
     if not command:
         return {}
@@ -24,15 +24,15 @@ def describe(machine: Machine, pid: int) -> dict[str, Any]:
 
 
 def _ancestors(machine: Machine) -> frozenset[int]:
-    found, pid = set(), os.getpid() if machine.root.is_real else 0
-    while pid > 1 and pid not in found:
-        found.add(pid)
+    ancestors, pid = set(), os.getpid() if machine.root.is_real else 0
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
         pid = _parent(machine, pid)
-    return frozenset(found)
+    return frozenset(ancestors)
 
 
 def _parent(machine: Machine, pid: int) -> int:
-    """The fourth word of /proc/PID/stat; the second is a name in brackets that may hold anything. 0 without one."""
+    """The fourth word of /proc/PID/stat; the second is a name in brackets that may contain any character. 0 if unreadable."""
     words = (machine.root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
 

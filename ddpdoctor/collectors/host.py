@@ -1,4 +1,4 @@
-"""Gathers `host` from /proc, /sys and a few system calls on ourselves; no process is started."""
+"""Collects `host` from /proc, /sys and a few system calls; no process is started."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 1.0
 """How long one file system may take."""
 MOST_LIKELY_BOUND = 65_536
-"""A limit of processes above this is not worth counting threads for."""
+"""Threads are not counted for a process limit above this."""
 FIRST_USER = 1000
-"""Below are system users, whose shared memory logind keeps (SYS_UID_MAX + 1)."""
+"""Lower ids are system users, whose shared memory logind keeps (SYS_UID_MAX + 1)."""
 LOGIND_FILES = ("/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf")
 LOGIND_FOLDERS = ("/usr/lib/systemd/logind.conf.d", "/run/systemd/logind.conf.d", "/etc/systemd/logind.conf.d")
-CAPTURED = "a captured file tree cannot answer system calls"
+CAPTURED = "not available in a captured file tree"
 
 
 class _Gaps:
-    """Collects the gaps while facts are asked for."""
+    """Collects the gaps while facts are read."""
 
     def __init__(self) -> None:
         self.found: list[Gap] = []
@@ -41,7 +41,7 @@ class _Gaps:
         self.found.append(Gap(f"host.{name}", reason, why))
 
     def ask(self, name: str, work: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T | None:
-        """What `work` returns, or a gap when it fails or does not return in time."""
+        """The result of `work`, or a gap if it fails or times out."""
         try:
             return call_with_timeout(work, seconds)
         except CallTimeout as late:
@@ -52,10 +52,10 @@ class _Gaps:
 
 
 def collect(machine: Machine, kernel: Kernel | None = None) -> Host:
-    """Everything about this node but its GPUs and networks.
+    """Everything about this node except its GPUs and networks.
 
     Args:
-        kernel: answers the system calls; by default this machine's, none for a captured tree.
+        kernel: makes the system calls; by default this machine's, none for a captured tree.
     """
     root, gaps = machine.root, _Gaps()
     if kernel is None and root.is_real:
@@ -64,7 +64,7 @@ def collect(machine: Machine, kernel: Kernel | None = None) -> Host:
     is_container = Host(container=container).is_container
     cgroup = gaps.ask("cgroup", lambda: read_cgroup(root))
     if cgroup is None and not gaps.found:
-        gaps.add("cgroup", "no control group is mounted here", Why.NOT_HERE)
+        gaps.add("cgroup", "no cgroup is mounted", Why.NOT_HERE)
     facts: dict[str, Any] = {
         **_memory(root, gaps),
         **_numa(root, gaps),
@@ -129,14 +129,14 @@ def _memory(root: Root, gaps: _Gaps) -> dict[str, int | None]:
     }
     for field, name in fields.items():
         if name not in found:
-            gaps.add(field, f"/proc/meminfo has no {name}")
+            gaps.add(field, f"{name} is missing from /proc/meminfo")
     return {field: found.get(name) for field, name in fields.items()}
 
 
 def _cpus_online(root: Root, gaps: _Gaps) -> int | None:
     count = count_cpus(root.line("/sys/devices/system/cpu/online") or "") or (os.cpu_count() if root.is_real else None)
     if not count:
-        gaps.add("cpus_online", "/sys/devices/system/cpu/online cannot be read")
+        gaps.add("cpus_online", "/sys/devices/system/cpu/online is not readable")
     return count or None
 
 
@@ -146,7 +146,7 @@ def _numa(root: Root, gaps: _Gaps) -> dict[str, Any]:
     if not indices:
         is_shown = bool(root.names("/sys/devices/system")) and not root.exists(folder)
         why = Why.NOT_HERE if is_shown else Why.UNANSWERED
-        gaps.add("numa_nodes", "this kernel shows no NUMA nodes" if is_shown else f"{folder} cannot be read", why)
+        gaps.add("numa_nodes", "no NUMA nodes" if is_shown else f"{folder} is not readable", why)
     balancing = root.number("/proc/sys/kernel/numa_balancing")
     return {
         "numa_nodes": tuple(_numa_node(root, folder, index) for index in indices),
@@ -176,13 +176,13 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
         return {**found, "shm_total_bytes": 0, "shm_free_bytes": 0}
     space = gaps.ask("shm_free_bytes", lambda: kernel.space(root.at("/dev/shm")))
     if space is None:
-        gaps.add("shm_total_bytes", "/dev/shm did not answer")
+        gaps.add("shm_total_bytes", "/dev/shm did not respond")
         return found
     return {**found, "shm_total_bytes": space.total_bytes, "shm_free_bytes": space.free_bytes}
 
 
 def _kind_of_folder(root: Root, path: str) -> str | None:
-    """`folder`, or `missing` where it surely does not exist; None where it cannot be looked at."""
+    """`folder`, or `missing` if it certainly does not exist; None if it cannot be examined."""
     try:
         os.stat(root.at(path))
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def _kind_of_folder(root: Root, path: str) -> str | None:
 
 
 def _user_threads(root: Root, user: int, limits: Limits) -> int | None:
-    """The threads of this user, counted only where RLIMIT_NPROC could bind: root has no such limit."""
+    """The threads of this user, counted only if RLIMIT_NPROC could be reached: root has no such limit."""
     limit = limits.processes
     if user == 0 or limit is None or not limit.is_below(MOST_LIKELY_BOUND):
         return None
@@ -213,24 +213,24 @@ def _clock(root: Root, kernel: Kernel, gaps: _Gaps) -> bool | None:
         return True
     known = kernel.clock_is_synchronised()
     if known is None:
-        gaps.add("clock_is_synchronised", "the kernel does not say whether its clock is synchronised", Why.NOT_HERE)
+        gaps.add("clock_is_synchronised", "the kernel does not report whether its clock is synchronized", Why.NOT_HERE)
     return known
 
 
 def _numa_calls(root: Root, kernel: Kernel, gaps: _Gaps) -> bool | None:
-    """Only a seccomp filter can refuse the calls, so that nothing is tried without one."""
+    """Only a seccomp filter can refuse the calls, so they are not tested without one."""
     status = re.search(r"^Seccomp:\s+(\d)", root.line("/proc/self/status") or "", re.M)
     if status and status[1] == "0":
         return True
     known = kernel.numa_calls_allowed()
     if known is None:
-        gaps.add("numa_calls_allowed", "this kernel does not answer get_mempolicy", Why.NOT_HERE)
+        gaps.add("numa_calls_allowed", "this kernel does not support get_mempolicy", Why.NOT_HERE)
     return known
 
 
 def _logind(root: Root, user: int, is_container: bool, gaps: _Gaps) -> Logind | None:
     if is_container or not root.exists("/run/systemd/seats"):
-        gaps.add("logind", "systemd-logind does not run here", Why.NOT_HERE)
+        gaps.add("logind", "systemd-logind is not running", Why.NOT_HERE)
         return None
     name = next((n for n, uid in _users(root) if uid == user), None)
     return Logind(
@@ -248,14 +248,14 @@ def _users(root: Root) -> Iterator[tuple[str, int]]:
 
 
 def _removes_ipc(root: Root) -> bool:
-    """RemoveIPC of logind.conf and its drop-ins, where the last word counts; systemd's own default is yes."""
+    """RemoveIPC of logind.conf and its drop-ins, where the last setting counts; systemd's default is yes."""
     files = [*LOGIND_FILES, *(f"{folder}/{name}" for folder in LOGIND_FOLDERS for name in root.names(folder))]
     words = [w for f in files for w in re.findall(r"^\s*RemoveIPC\s*=\s*(\S+)", root.line(f) or "", re.M)]
     return not words or words[-1].lower() in ("yes", "true", "on", "1", "y", "t")
 
 
 def _chosen(line: str | None) -> str | None:
-    """The word in brackets: `always [madvise] never`."""
+    """The word in square brackets: `always [madvise] never`."""
     found = re.search(r"\[(\w+)\]", line or "")
     return found[1] if found else None
 

@@ -20,18 +20,18 @@ DEVTYPES = {"bridge": "bridge", "bond": "bond", "vlan": "vlan", "wlan": "wireles
 DOCKER = re.compile(r"docker\d|br-[0-9a-f]{12}$")
 TUNNEL = re.compile(r"(tun|tap|wg|tailscale|ipip|sit|gre|ppp|zt|flannel|CloudflareWARP|utun)")
 NO_SPEEDS = (-1, 0, 65535, 0xFFFFFFFF)
-"""How a driver says that it does not know."""
+"""Values with which drivers report an unknown speed."""
 
 
 def read_interfaces(root: Root, gaps: list[Gap]) -> tuple[Interface, ...]:
-    """The interfaces in the kernel's order; what cannot be read is None, with the reason in `gaps`.
+    """The interfaces in the kernel's order; unreadable fields are None, with the reason in `gaps`.
 
-    The kernel is asked about this process's own network namespace; /sys may have been mounted for another one, so it
-    only adds the kind.
+    The kernel reports this process's own network namespace; /sys may have been mounted for another one, so only the
+    kind is read from it.
     """
     default = _default_routes(root)
     if not root.is_real:
-        gaps.append(Gap("net.interfaces.addresses", "not this machine's own file tree", Why.NOT_HERE))
+        gaps.append(Gap("net.interfaces.addresses", "not available in a captured file tree", Why.NOT_HERE))
         names = [name for name in root.names(SYS) if root.exists(f"{SYS}/{name}/ifindex")]
         return tuple(_captured(root, name, name in default) for name in names)
     import psutil
@@ -40,13 +40,13 @@ def read_interfaces(root: Root, gaps: list[Gap]) -> tuple[Interface, ...]:
         names = [name for _, name in socket.if_nameindex()]
         addresses, stats = _addresses(), psutil.net_if_stats()
     except OSError as error:
-        gaps.append(Gap("net.interfaces", f"the kernel does not list the interfaces: {error.strerror}"))
+        gaps.append(Gap("net.interfaces", f"the interfaces could not be listed: {error.strerror}"))
         return ()
-    found = []
+    interfaces = []
     for name in names:
         state = stats.get(name)
         flags = state.flags.split(",") if state else []
-        found.append(
+        interfaces.append(
             Interface(
                 name=name,
                 is_up="up" in flags,
@@ -58,7 +58,7 @@ def read_interfaces(root: Root, gaps: list[Gap]) -> tuple[Interface, ...]:
                 has_default_route=name in default,
             )
         )
-    return tuple(found)
+    return tuple(interfaces)
 
 
 def _captured(root: Root, name: str, has_default_route: bool) -> Interface:
@@ -125,7 +125,7 @@ def _prefix_length(netmask: str | None, family: str) -> int:
 
 
 def _default_routes(root: Root) -> set[str]:
-    """Names of the interfaces that a default route leaves through (/proc/net/route, /proc/net/ipv6_route)."""
+    """Names of the interfaces with a default route (/proc/net/route, /proc/net/ipv6_route)."""
     found = set()
     for line in (root.line("/proc/net/route") or "").splitlines()[1:]:
         words = line.split()

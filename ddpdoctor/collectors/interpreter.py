@@ -1,4 +1,4 @@
-"""The Python that the job would use: its version, its module path, its environment; ours, or another one asked in a child."""
+"""The Python that the job would use: version, module path, environment. Another interpreter is queried in a child process."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def interpreter_of(machine: Machine) -> Interpreter:
 
     Raises:
         OSError: it cannot be started.
-        process.LateError: it does not answer in time.
-        ValueError: it answers something else.
+        process.LateError: it timed out.
+        ValueError: its output is not the expected JSON.
     """
     if machine.python == sys.executable:
         version = ".".join(map(str, sys.version_info[:3]))
@@ -44,7 +44,7 @@ def interpreter_of(machine: Machine) -> Interpreter:
 
 
 def script_python(script: str, path: str) -> str | None:
-    """The Python in the first line of a script, None when it is run by something else (a shim, a binary).
+    """The Python in the first line of a script, None if something else runs it (a shim, a binary).
 
     Args:
         path: PATH, for `#!/usr/bin/env python`.
@@ -58,7 +58,9 @@ def script_python(script: str, path: str) -> str | None:
         return None
     words = lines[0][2:].split()
     if words and os.path.basename(words[0]) == "sh" and len(lines) > 1 and lines[1].startswith("'''exec'"):
-        words = lines[1].replace('"', " ").split()[1:]  # pip's way around a path too long for the kernel
+        words = (
+            lines[1].replace('"', " ").split()[1:]
+        )  # pip's workaround for an interpreter path that is too long for the kernel
     if words and os.path.basename(words[0]) == "env":
         words = [shutil.which(word, path=path) or "" for word in words[1:2]]
     return words[0] if words and os.path.basename(words[0]).startswith("python") else None

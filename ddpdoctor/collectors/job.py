@@ -1,7 +1,7 @@
-"""Runs the job itself: its terminal, streams, signals and exit code as without us, and a bounded copy of what it prints.
+"""Runs the job with unchanged terminal, streams, signals and exit code, and keeps a bounded copy of its output.
 
-The job is the leader of a process group of its own, and that group has the terminal, as a shell does it: Ctrl-C and
-Ctrl-Z reach the job only. Signals sent to ddpdoctor are passed on to it.
+As in a shell, the job leads its own process group, which has the terminal: Ctrl-C and Ctrl-Z reach the job only.
+Signals sent to ddpdoctor are forwarded to the job.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PIECE_BYTES = 1 << 16
 HEAD_BYTES = 2 << 20
 TAIL_BYTES = 14 << 20
 DRAIN_SECONDS = 1.0
-"""How long the last output is waited for when the job has ended and something that it started still holds its streams."""
+"""How long to wait for more output after the job has ended, if a process that it started still has its streams open."""
 LOOK_SECONDS = 0.5
-"""How often a job that prints nothing is looked at, should its end have gone unnoticed."""
+"""How often a silent job is polled, in case its end was missed."""
 PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -41,10 +41,10 @@ PASSED_ON = (
 
 
 class Copy:
-    """The beginning and the end of an output, and how much lay between them."""
+    """The beginning and the end of an output, and how many bytes between them were dropped."""
 
     def __init__(self, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES) -> None:
-        self._room = head_bytes
+        self._head_room = head_bytes
         self._limit = tail_bytes
         self._head: list[bytes] = []
         self._tail: deque[bytes] = deque()
@@ -52,10 +52,10 @@ class Copy:
         self.left_out = 0
 
     def add(self, piece: bytes) -> None:
-        """Take in what was printed next."""
-        if self._room:
-            self._head.append(piece[: self._room])
-            piece, self._room = piece[self._room :], max(0, self._room - len(piece))
+        """Add the next piece of output."""
+        if self._head_room:
+            self._head.append(piece[: self._head_room])
+            piece, self._head_room = piece[self._head_room :], max(0, self._head_room - len(piece))
         if piece:
             self._tail.append(piece)
             self._kept += len(piece)
@@ -65,8 +65,8 @@ class Copy:
             self.left_out += len(oldest)
 
     def content(self) -> bytes:
-        """What was kept; where something was left out, at the end of a line, that is said."""
-        gap = f"\n[ddpdoctor: {self.left_out} bytes are not kept]\n".encode() if self.left_out else b""
+        """The kept output, with a note where bytes were dropped."""
+        gap = f"\n[ddpdoctor: {self.left_out} bytes not kept]\n".encode() if self.left_out else b""
         return b"".join((*self._head, gap, *self._tail))
 
 
@@ -95,14 +95,14 @@ class JobRun:
         self._terminal = _terminal()
 
     def run(self) -> int:
-        """Start the job and stay until it ends: its exit code, or 128 and the number of the signal that ended it.
+        """Start the job and wait for its end: its exit code, or 128 plus the number of the signal that killed it.
 
         Raises:
             OSError: it could not be started.
         """
-        heard = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-        before = {number: signal.signal(number, self._pass_on) for number in heard}
-        # Taking the terminal back as a process in the background would stop us.
+        forwarded = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        before = {number: signal.signal(number, self._pass_on) for number in forwarded}
+        # Without this, taking the terminal back from the background would stop ddpdoctor.
         before[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -120,13 +120,13 @@ class JobRun:
         assert self._status is not None
         code = os.waitstatus_to_exitcode(self._status)
         if code == -signal.SIGINT and self._terminal is not None:
-            # Ctrl-C went to the job alone: the parent process has to see that it ended ddpdoctor as well.
+            # Ctrl-C reached the job only: the parent process has to see that ddpdoctor ended by it as well.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.killpg(os.getpgrp(), signal.SIGINT)
         return code if code >= 0 else 128 - code
 
     def _start(self) -> None:
-        """Start the job as a shell would: it leads a process group, holds the terminal and inherits open descriptors."""
+        """Start the job as a shell would: it leads a process group, has the terminal and inherits open descriptors."""
         ours, theirs = self._streams()
         try:
             self._child = subprocess.Popen(
@@ -134,7 +134,7 @@ class JobRun:
                 env=dict(self.environ),
                 stdout=theirs[0],
                 stderr=theirs[1],
-                close_fds=False,  # what our starter hands on, as MPI's PMI_FD; our own are not inherited
+                close_fds=False,  # inherits the parent's descriptors, such as MPI's PMI_FD, but none of ddpdoctor's own
                 preexec_fn=self._as_leader,
             )
         except OSError:
@@ -150,7 +150,7 @@ class JobRun:
             self._send(self._child.pid, number)
 
     def _as_leader(self) -> None:
-        """In the child: a process group of its own, with the terminal."""
+        """In the child: create a process group and take the terminal."""
         os.setpgid(0, 0)
         self._take_terminal(os.getpid())
         for number in (*PASSED_ON, signal.SIGTTOU, signal.SIGCHLD):
@@ -158,7 +158,7 @@ class JobRun:
                 signal.signal(number, signal.SIG_DFL)
 
     def _streams(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Our ends and the job's ends of its standard output and error: a terminal where ours is one, else a pipe."""
+        """Both ends of the job's stdout and stderr: a pty if ddpdoctor's own stream is a terminal, else a pipe."""
         first = self._stream(1)
         second = first if _is_same(1, 2) else self._stream(2)
         return (first[0], second[0]), (first[1], second[1])
@@ -168,13 +168,13 @@ class JobRun:
             return os.pipe()
         if self._pty is None:
             self._pty, slave = pty.openpty()
-            tty.setraw(slave)  # the real terminal turns line ends into what it needs
+            tty.setraw(slave)  # the real terminal converts line ends
             self._size()
             return self._pty, slave
-        return os.pipe()  # two terminals: rare, and only the first is kept one
+        return os.pipe()  # two different terminals are rare: the second becomes a pipe
 
     def _size(self) -> bool:
-        """Give the job's terminal the size of ours; whether it had another one."""
+        """Resize the job's pty to the real terminal; whether the size changed."""
         if self._pty is None:
             return False
         real = next((number for number in (1, 2) if os.isatty(number)), self._pty)
@@ -184,7 +184,7 @@ class JobRun:
                 return False
             fcntl.ioctl(self._pty, termios.TIOCSWINSZ, size)
         except OSError:
-            return False  # the terminal went away
+            return False  # the terminal was closed
         return True
 
     def _serve(self, wake: int) -> None:
@@ -200,7 +200,7 @@ class JobRun:
                     self._copy(fd)
             self._look()
             if self._status is None and self._child is not None and self._size():
-                # The kernel notified the job, which has the terminal, and not ddpdoctor: the job's own one has the size only now.
+                # The kernel sent SIGWINCH to the job only, before its pty had the new size.
                 os.killpg(self._child.pid, signal.SIGWINCH)
             if self._status is None and not ready and self._when_quiet is not None:
                 self._when_quiet()
@@ -208,13 +208,13 @@ class JobRun:
             if self._status is not None:
                 end = end or time.monotonic() + DRAIN_SECONDS
                 if not ready and time.monotonic() >= end:
-                    return  # something that it started lives on
+                    return  # a process that the job started is still running
 
     def _copy(self, fd: int) -> None:
         try:
             piece = os.read(fd, PIECE_BYTES)
         except OSError:
-            piece = b""  # EIO: the last one closed the job's end of the terminal
+            piece = b""  # EIO: the job's end of the pty was closed
         if piece:
             self.copy.add(piece)
             if _write(self._outputs[fd], piece):
@@ -223,7 +223,7 @@ class JobRun:
         del self._outputs[fd]
 
     def _look(self) -> None:
-        """Notice the job's end, and stop with it when it is stopped."""
+        """Check whether the job has ended, and stop ddpdoctor when the job is stopped."""
         assert self._child is not None
         while self._status is None:
             pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED)
@@ -235,10 +235,10 @@ class JobRun:
             elif self._terminal is not None or signal.SIGTSTP in self.signals:
                 self._stop()
             else:
-                return  # it was stopped with SIGSTOP: whoever sent that continues it
+                return  # stopped with SIGSTOP: the sender has to continue it
 
     def _stop(self) -> None:
-        """The job was stopped (Ctrl-Z): give the terminal back and stop as well; continued, continue it."""
+        """The job was stopped (Ctrl-Z): give the terminal back and stop as well; on SIGCONT, continue the job."""
         self._take_terminal(os.getpgrp())
         os.kill(os.getpid(), signal.SIGSTOP)
         assert self._child is not None
@@ -252,13 +252,13 @@ class JobRun:
         try:
             os.tcsetpgrp(self._terminal, group)
         except OSError:
-            return  # no longer ours: the shell has put us into the background
+            return  # the shell moved ddpdoctor to the background
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGWINCH:
             self._size()
         if self._child is None:
-            self._early.append(number)  # it is being started, and may run already
+            self._early.append(number)  # the job is being started and may already run
         elif self._status is None:
             self._send(self._child.pid, number)
 
@@ -271,13 +271,13 @@ class JobRun:
 
 
 def _terminal() -> int | None:
-    """Our controlling terminal, where we are the ones who have it and write to it: `| less` needs it for itself."""
+    """The controlling terminal, if ddpdoctor is in its foreground group and writes to it: with `| less`, less needs it."""
     for number in (0, 1, 2) if os.isatty(1) else ():
         try:
             if os.isatty(number) and os.tcgetpgrp(number) == os.getpgrp():
                 return number
         except OSError:
-            continue  # a terminal, but not ours
+            continue  # not the controlling terminal
     return None
 
 
@@ -288,7 +288,7 @@ def _is_same(one: int, other: int) -> bool:
 
 
 def _write(number: int, piece: bytes) -> bool:
-    """Write all of it; False when the reader is gone."""
+    """Write everything; False when the reader has closed its end."""
     view = memoryview(piece)
     while view:
         try:

@@ -1,4 +1,4 @@
-"""What only system calls about this process show: limits, affinity, free space, the clock. Tests pass a replacement."""
+"""Facts from system calls: limits, affinity, free space, the clock. Tests pass a replacement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEX_BYTES = 256
 TIMEX_STATUS = 40
 """Offset of `status` in struct timex on 64-bit Linux: modes and padding, then four longs."""
 GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}
-"""The number of the system call, by machine (asm/unistd.h)."""
+"""The number of the system call, by architecture (asm/unistd.h)."""
 EPERM = 1
 
 
@@ -54,16 +54,16 @@ class Kernel:
         )
 
     def space(self, path: str) -> Space:
-        """The size of the file system of `path`, and what an ordinary user may still write (statvfs).
+        """The size of the file system of `path`, and the free space for unprivileged users (statvfs).
 
         Raises:
-            OSError: it cannot be asked.
+            OSError: statvfs failed.
         """
-        found = os.statvfs(path)
-        return Space(found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail)
+        status = os.statvfs(path)
+        return Space(status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail)
 
     def clock_is_synchronised(self) -> bool | None:
-        """The kernel's own word (adjtimex, without STA_UNSYNC); None where the call is refused or unknown."""
+        """Whether the kernel reports a synchronized clock (adjtimex without STA_UNSYNC); None if the call fails."""
         import ctypes
 
         timex = ctypes.create_string_buffer(TIMEX_BYTES)
@@ -73,7 +73,7 @@ class Kernel:
         return not status & STA_UNSYNC
 
     def numa_calls_allowed(self) -> bool | None:
-        """get_mempolicy works; None where its number is not known, or for any answer but success and EPERM."""
+        """Whether get_mempolicy is allowed; None if its number is unknown, or for errors other than EPERM."""
         import ctypes
 
         number = GET_MEMPOLICY.get(os.uname().machine)

@@ -1,4 +1,4 @@
-"""The kernel's log where /dev/kmsg is for root alone: what journalctl shows, and the files of syslog."""
+"""The kernel log if only root may read /dev/kmsg: from journalctl, or the files of syslog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpdoctor.logs.kernel_log import KernelLog
 from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.process import LateError, run
 
-__all__ = ["read_elsewhere"]
+__all__ = ["read_log_files"]
 
 FILES = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 TAIL_BYTES = 4 << 20
@@ -19,8 +19,8 @@ SECONDS = 1.0
 JOURNAL = ("journalctl", "-k", "-b", "--no-pager", "-q", "-o", "short-monotonic")
 
 
-def read_elsewhere(machine: Machine) -> tuple[Xid, ...] | None:
-    """The Xids and SXids, oldest first, with the restarts since; None where no such log can be read."""
+def read_log_files(machine: Machine) -> tuple[Xid, ...] | None:
+    """The Xids and SXids, oldest first, with the number of boots since; None if no such log can be read."""
     text = _journal(machine) or next((t for t in (_tail(machine, path) for path in FILES) if t), None)
     if text is None:
         return None
@@ -31,7 +31,7 @@ def read_elsewhere(machine: Machine) -> tuple[Xid, ...] | None:
 
 
 def _journal(machine: Machine) -> str | None:
-    """This boot's messages of the kernel; users of the group systemd-journal or adm may read them."""
+    """The kernel messages of this boot; members of the groups systemd-journal and adm may read them."""
     if not machine.root.is_real or shutil.which(JOURNAL[0]) is None:
         return None
     try:
@@ -52,7 +52,7 @@ def _tail(machine: Machine, path: str) -> str | None:
 
 
 def _now(machine: Machine) -> tuple[str, ...]:
-    """This moment as the beginning of a line, on each clock that such logs use."""
+    """The current time as the beginning of a log line, in each format that such logs use."""
     uptime = (machine.root.line("/proc/uptime") or "").partition(" ")[0]
     return (
         f"[{uptime}] now",

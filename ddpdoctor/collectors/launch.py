@@ -1,4 +1,4 @@
-"""Gathers `launch`: the words after `--`, the `--node` lines, the torch that would read them, the script they name."""
+"""Collects `launch`: the words after `--`, the `--node` lines, the torch that would parse them, and their script."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SCRIPT_BYTES = 1 << 20
 
 
 class LocalFiles:
-    """Answers about the files of this machine that launch lines name, each file looked at once."""
+    """The files of this machine that launch lines name; each script is examined once."""
 
     def __init__(self) -> None:
         self._scripts: dict[str, StartedScript] = {}
 
     def script(self, path: str) -> StartedScript | None:
-        """The training script at `path`, looked at for what concerns a launch line."""
+        """The training script at `path`, examined for what matters to a launch line."""
         if path not in self._scripts:
             self._scripts[path] = _script(posixpath.normpath(path))
         return self._scripts[path]
 
     def text(self, path: str) -> str | None:
-        """The beginning of a text file, None where it cannot be read."""
+        """The beginning of a text file, None if it cannot be read."""
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 return file.read(CONFIG_CHARACTERS)
@@ -46,7 +46,7 @@ class LocalFiles:
 
 
 def _script(path: str) -> StartedScript:
-    """What is known of the script at `path`. Nothing is run."""
+    """Examine the script at `path` without running it."""
     if not os.path.isfile(path):
         exists = os.path.isfile(os.path.join(path, "__main__.py"))
         return StartedScript(path, exists=exists, similar=_similar(path))
@@ -60,13 +60,13 @@ def _script(path: str) -> StartedScript:
     found = replace(found, has_shebang=shebang)
     if not path.endswith(".py") and not (shebang and b"python" in head.split(b"\n", 1)[0]):
         return replace(found, is_python=False if shebang or b"\0" in head[:4096] else None)
-    from ddpdoctor.scripts.launched_script import described  # a line without a script needs no syntax trees
+    from ddpdoctor.scripts.launched_script import described  # not imported for lines without a script
 
     return described(found, head.decode("utf-8", "replace"))
 
 
 def _similar(path: str) -> str | None:
-    """A script beside a missing one that has nearly its name."""
+    """A script in the same folder with a name similar to the missing one."""
     try:
         names = {name[:-3]: name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(".py")}
     except OSError:
@@ -87,8 +87,8 @@ def collect_launch(
 
     Args:
         argv: the words after `--`; one word with blanks in it is a whole line.
-        nodes: shell text, one line a node.
-        torch: the version that `--torch` gives; else the installed one, else the newest that is known.
+        nodes: shell text, one line per node.
+        torch: the version from `--torch`; else the installed one, else the newest known one.
         cwd: where the line would be started.
     """
     version, origin, python = torch_of(machine, torch)

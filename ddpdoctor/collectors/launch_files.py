@@ -1,4 +1,4 @@
-"""Reads files with launch lines: which kind each is, its lines, and the comments that silence findings."""
+"""Reads files with launch lines: their kind, their lines, and the comments that suppress findings."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ddpdoctor.system.process import LateError, run
 __all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
 
 MAX_BYTES = 1 << 20
-"""A launch script or a manifest is far smaller."""
+"""The size limit: launch scripts and manifests are far smaller."""
 HEAD_BYTES = 200
 CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
-"""Not a comment or an empty line, where bash may live with it."""
+"""A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
 _SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
 
 
 @dataclass(slots=True)
 class LaunchFiles:
-    """What was read: the lines of each file, in order, the prefixes silenced on a line of a file, and what failed.
+    """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
-    An empty prefix silences every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
+    An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
     files and manifests start on an imagined cluster, and `left_out` what was not understood of them.
     """
 
@@ -48,19 +48,19 @@ class LaunchFiles:
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
-        """A comment on one of these lines of the file silences the code."""
+        """Whether a comment on one of these lines suppresses the code."""
         return any(code.startswith(self.silenced.get((file, row)) or ("\0",)) for row in rows)
 
 
 def read_files(
     paths: Iterable[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
-    """Read shell scripts, sbatch files and manifests. What other files are, and why they give no lines, is in `inputs`.
+    """Read shell scripts, sbatch files and manifests. `inputs` has the other files, and why they have no lines.
 
     Args:
-        environ: what a shell script starts with; a manifest starts with nothing.
+        environ: the initial environment of shell scripts; manifests start with an empty one.
         cwd: where shell scripts would be started.
-        files: answers about the training scripts that the lines name.
+        files: examines the training scripts that the lines name.
     """
     found = LaunchFiles()
     for path in dict.fromkeys(paths):
@@ -75,7 +75,7 @@ def read_files(
 
 
 def may_hold_launches(path: str) -> bool:
-    """Whether a file that was found in a folder is a shell script or a manifest with a launch, at a quick look."""
+    """A quick check whether a file in a folder is a shell script or a manifest with a launch."""
     is_manifest = path.endswith((".yaml", ".yml"))
     is_named = is_manifest or _SHELL_NAME.search(path) is not None
     if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
@@ -92,10 +92,10 @@ def may_hold_launches(path: str) -> bool:
 
 
 def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
-    """The text of a file; or None, and why there is none."""
+    """The text of a file; or None and the reason."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            found.failures.append(f"{path}: not read: it is no regular file")
+            found.failures.append(f"{path}: not read: not a regular file")
             return None, "not a regular file"
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -120,7 +120,7 @@ def _read(
     cwd: str,
     files: FileLookup,
 ) -> ExaminedInput:
-    """The lines of one file, by what it is; the readers of a format are loaded only for such a file."""
+    """The lines of one file, by its kind. The readers of a format are imported only for such files."""
     for row, line in enumerate(text.split("\n"), 1):
         codes = codes_in(line)
         if codes is not None:
@@ -152,7 +152,7 @@ def _read(
             found.failures.append(error)
         _imagine(path, text, found, environ, version, files)
         is_understood = bool(lines or found.jobs[path])
-        reason = None if is_understood else "no launch in it that ddpdoctor can read"
+        reason = None if is_understood else "no launch line found"
         return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
@@ -175,7 +175,7 @@ def _imagine(
 
 @dataclass(frozen=True)
 class _TextsOnly:
-    """Files that a job file reads itself; where its training script lies on the cluster is not known here."""
+    """Files that a job file reads itself; the location of its training script on the cluster is unknown."""
 
     files: FileLookup
 
@@ -196,14 +196,14 @@ def _is_shell(path: str, text: str) -> bool:
 
 
 def _folders(path: str, cwd: str) -> tuple[str, ...]:
-    """Where a relative path of a script may begin: here, beside the file, or above it, as in `bash scripts/run.sh`."""
+    """Folders that a relative path may start from: the current one, the file's, or its parent (`bash scripts/run.sh`)."""
     folder = os.path.dirname(os.path.abspath(os.path.join(cwd, path)))
     above = os.path.dirname(folder)
     return tuple(dict.fromkeys((cwd, folder, above)))
 
 
 def shell_error(path: str, text: str) -> str | None:
-    """What bash says of a script that it cannot parse; None when it can, or when there is no bash to ask."""
+    """bash's syntax error for a script; None if bash can parse it, or is not installed."""
     from ddpdoctor.launch.shell.text import parse
 
     if not parse(text).has_error:

@@ -1,4 +1,4 @@
-"""The torch that reads a launch line: which one would run, and the option table in its source. It is never imported."""
+"""The torch that parses a launch line: which one would run, and the options in its source. It is never imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["find_torch", "option_table", "torch_of", "version_in"]
 
 
 def torch_of(machine: Machine, given: str | None) -> tuple[str, str, str]:
-    """The torch that reads the line, where its version comes from, and its Python's version."""
+    """The version of the torch that parses the line, its origin, and its Python's version."""
     if given is not None:
         return given, "option", platform.python_version()
     found = find_torch(machine)
@@ -31,7 +31,7 @@ def torch_of(machine: Machine, given: str | None) -> tuple[str, str, str]:
 
 
 def _learned(version: str, folder: str) -> bool:
-    """Whether the option table of a torch newer than our table was read from its own source."""
+    """Whether the options of a torch newer than the table were read from its source."""
     known = version_of(version) or NEWEST
     if known <= NEWEST:
         return False
@@ -49,7 +49,7 @@ def find_torch(machine: Machine) -> tuple[str, str] | None:
 
 
 def version_in(folder: str) -> str | None:
-    """The version of the torch in a folder, None where it does not say one."""
+    """The version of the torch in a folder, None if unknown."""
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
             match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", file.read(65536), re.MULTILINE)
@@ -80,7 +80,7 @@ def _names(folder: str) -> list[str]:
 
 
 def option_table(run_py: str) -> dict[str, Option]:
-    """The option table that torch's own `distributed/run.py` declares, read from its text.
+    """The options that torch's own `distributed/run.py` declares, read from its source.
 
     Raises:
         OSError: the file cannot be read.

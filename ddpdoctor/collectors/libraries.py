@@ -1,4 +1,4 @@
-"""Which libnccl.so.2 and libcuda.so.1 the loader would take, found as ld.so does, without loading anything."""
+"""Which libnccl.so.2 and libcuda.so.1 the loader would load, searched like ld.so does, without loading anything."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SYSTEM_FOLDERS = (
 
 
 def find_nccl(root: Root, environ: Mapping[str, str], torch: str, dynamic: Dynamic) -> tuple[NcclLibrary, ...]:
-    """Every libnccl.so.2 on the loader's way from libtorch_cuda.so, in its order; the first one would be loaded.
+    """Every libnccl.so.2 on the search path of libtorch_cuda.so, in the loader's order; the first one would be loaded.
 
     Args:
-        torch: torch's own folder.
-        dynamic: of its libtorch_cuda.so. DT_RPATH, which the wheels use, comes before LD_LIBRARY_PATH; DT_RUNPATH after.
+        torch: torch's folder.
+        dynamic: that of libtorch_cuda.so. DT_RPATH, which the wheels use, is searched before LD_LIBRARY_PATH, DT_RUNPATH after.
     """
-    found: dict[str, NcclLibrary] = {}
+    libraries: dict[str, NcclLibrary] = {}
     for path, source in _nccl_paths(root, environ, torch, dynamic):
         real = os.path.realpath(path)
-        if real not in found and os.path.isfile(real):
-            found[real] = NcclLibrary(path, source, nccl_version(real))
-    return tuple(found.values())
+        if real not in libraries and os.path.isfile(real):
+            libraries[real] = NcclLibrary(path, source, nccl_version(real))
+    return tuple(libraries.values())
 
 
 def _nccl_paths(root: Root, environ: Mapping[str, str], torch: str, dynamic: Dynamic) -> Iterator[tuple[str, str]]:
@@ -71,26 +71,26 @@ def _library_path(root: Root, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _cached(root: Root, name: str) -> list[str]:
-    """The paths of a library in /etc/ld.so.cache, in its order: the file holds them as plain strings."""
+    """The paths of a library in /etc/ld.so.cache, in its order: they are plain strings in the file."""
     try:
         with open(root.at("/etc/ld.so.cache"), "rb") as file:
             cache = file.read(8 << 20)
     except OSError:
-        return []  # no cache: the loader goes on to the system's folders
+        return []  # no cache: the loader continues with the system folders
     pattern = rb"\0(/[^\0]*/" + re.escape(name.encode()) + rb")(?=\0)"
     return [os.fsdecode(path) for path in dict.fromkeys(re.findall(pattern, cache))]
 
 
 def nccl_version(path: str) -> str | None:
-    """The version in a library's file name or in its texts ("NCCL version 2.21.5"), None when neither says it."""
+    """The version in a library's file name or in its strings ("NCCL version 2.21.5"), None if neither has it."""
     named = re.search(r"\.so\.(\d+\.\d+\.\d+)$", path)
     if named:
         return named[1]
     try:
-        told = re.search(rb"NCCL version (\d+\.\d+\.\d+)", read_texts(path))
+        in_strings = re.search(rb"NCCL version (\d+\.\d+\.\d+)", read_texts(path))
     except (OSError, NotElf):
         return None
-    return told[1].decode() if told else None
+    return in_strings[1].decode() if in_strings else None
 
 
 def find_libcuda(root: Root, environ: Mapping[str, str]) -> tuple[str, str | None] | None:

@@ -1,4 +1,4 @@
-"""Asks an interpreter, in one child process, which modules it finds. Nothing of the job is imported or run."""
+"""Queries an interpreter, in one child process, for the modules that it finds. No code of the job is imported or run."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ print("\n" + json.dumps({"version": sys.version.split()[0], "executable": sys.ex
 
 @dataclass(frozen=True, slots=True)
 class ModuleSearch:
-    """What of a dotted module was not found: `missing` is its first part that does not exist, None when all of it does.
+    """The search for a dotted module: `missing` is its first part that does not exist, None if it was found.
 
-    `beside` are the names where that part was looked for, `above` the file of the package around it. `is_unknown`: the
-    interpreter could not say.
+    `beside` are the names in the folder of that part, `above` the file of the enclosing package. `is_unknown`: the
+    interpreter could not decide.
     """
 
     missing: str | None = None
@@ -75,7 +75,7 @@ class ModuleSearch:
 
 @dataclass(frozen=True, slots=True)
 class ModuleAnswer:
-    """What one interpreter said. `found` has None for a module of which it could not say. `torch` is the folder of its torch."""
+    """The answer of one interpreter. `found` is None for a module that it could not decide. `torch` is its folder."""
 
     executable: str
     version: str
@@ -93,32 +93,32 @@ def ask_modules(
     environ: Mapping[str, str],
     deadline: Deadline,
 ) -> ModuleAnswer:
-    """What `python` finds with this environment.
+    """The modules that `python` finds with this environment.
 
     Args:
         flags: options of the interpreter that change its search path, such as `-I`.
-        folder: what stands first on its search path: that of the script, or the working directory.
+        folder: the first entry of its search path: the script's folder, or the working directory.
         names: top-level modules.
         modules: dotted modules.
 
     Raises:
         OSError: it cannot be started.
-        process.LateError: it does not answer in time.
-        ValueError: it answers something else.
+        process.LateError: it timed out.
+        ValueError: its output is not the expected JSON.
     """
-    asked = json.dumps({"folder": folder, "names": list(names), "modules": list(modules)})
-    done = process.run([python, *flags, "-c", QUESTION, asked], deadline.cut(SECONDS).left, environ=environ)
+    question = json.dumps({"folder": folder, "names": list(names), "modules": list(modules)})
+    done = process.run([python, *flags, "-c", QUESTION, question], deadline.cut(SECONDS).left, environ=environ)
     lines = done.text.strip().splitlines()
     if done.code != 0 or not lines:
-        said = done.err.decode("utf-8", "replace").strip().splitlines()
-        raise ValueError(f"exit code {done.code}" + (f": {said[-1]:.100}" if said else ""))
+        errors = done.err.decode("utf-8", "replace").strip().splitlines()
+        raise ValueError(f"exit code {done.code}" + (f": {errors[-1]:.100}" if errors else ""))
     answer = json.loads(lines[-1])
     torch = answer["torch"]
     return ModuleAnswer(
         executable=answer["executable"] or python,
         version=answer["version"],
         found=answer["found"],
-        modules={name: _search(each) for name, each in answer["modules"].items()},
+        modules={name: _search(result) for name, result in answer["modules"].items()},
         torch=torch[0] if torch else None,
     )
 
@@ -136,7 +136,7 @@ def _search(answer: Mapping[str, object]) -> ModuleSearch:
 
 
 def _has_its_own_path(init: str) -> bool:
-    """A package that sets where its modules are found; one that cannot be read may."""
+    """Whether a package sets its own search path; True if it cannot be read."""
     try:
         with open(init, encoding="utf-8", errors="replace") as file:
             return re.search(r"\b__path__\b|\bextend_path\b|\bsys\.(path|modules)\b", file.read(1 << 20)) is not None

@@ -1,4 +1,4 @@
-"""The session as a collector: runs beside everything else, under a deadline, and is over whatever the others do."""
+"""The session of all nodes as a collector: runs in parallel to the others with a time limit, independent of other nodes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 CLAIM_SECONDS = 0.6
-"""How long a port that is taken is tried again: a check that has just ended may still hold it."""
+"""How long a port in use is retried: a check that has just ended may still have it open."""
 ANSWER_SECONDS = 5.0
-"""How long a ddpdoctor that holds the port already, and still looks at its machine, is waited for."""
+"""How long to wait for another ddpdoctor that has the port open but is still collecting facts."""
 HOST_SECONDS = 2.0
 BACK_SECONDS = 0.5
 MAX_SCRIPT_BYTES = 16 << 20
 
 
 def flag(port: int) -> socket.socket | None:
-    """A sign that a ddpdoctor holds this port, for others on this machine, until it is closed; None where there is one."""
+    """An abstract socket that shows other processes on this machine that a ddpdoctor has this port; None if another has it."""
     sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sign.bind(f"\0ddpdoctor/{port}")
@@ -66,9 +66,9 @@ def _is_flagged(port: int) -> bool:
 
 
 def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The job's port, held for the session; or None, and how a ddpdoctor that sits there introduces itself.
+    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port.
 
-    That is {} where none does, or one that cannot be talked to: the port is taken then.
+    The identity is {} if no ddpdoctor answers there: the port is in use then.
     """
     started = time.monotonic()
     while True:
@@ -76,9 +76,9 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
             return listen(port, segment_bytes=SEGMENT_BYTES), {}
         except OSError:
             client = MemberClient(token, lambda seconds: None, lambda verdict: None, lambda words: None)
-            there = asyncio.run(client.identify("127.0.0.1", port))
-            if there.get("kind") in ("i-am", "other-job"):
-                return None, there
+            identity = asyncio.run(client.identify("127.0.0.1", port))
+            if identity.get("kind") in ("i-am", "other-job"):
+                return None, identity
             waited = time.monotonic() - started
             if waited > ANSWER_SECONDS or (waited > CLAIM_SECONDS and not _is_flagged(port)):
                 return None, {}
@@ -86,18 +86,18 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
 
 
 def is_translated(main: socket.socket, host: str, port: int) -> bool:
-    """Whether an address that this machine does not have leads to the socket that it holds: a service, or a floating address."""
+    """Whether an address that this machine does not have is forwarded to its socket: a Kubernetes service, or a floating IP."""
     addresses = look_up(host, HOST_SECONDS).addresses
     return not any(map(can_bind, addresses)) and any(_leads_back(main, address, port) for address in addresses)
 
 
 def is_own(host: str) -> bool:
-    """Whether a name or an address is one of this machine's; False where nothing is known of it in time."""
+    """Whether a name or an address is one of this machine's; False if the lookup times out."""
     return any(map(can_bind, look_up(host, HOST_SECONDS).addresses))
 
 
 def _leads_back(main: socket.socket, address: str, port: int) -> bool:
-    """Connect, and look whether the other end comes out here. Whoever else connects meanwhile is closed, and tries again."""
+    """Connect, and check whether the connection arrives at `main`. Other clients are closed and have to retry."""
     nonce = secrets.token_bytes(16)
     try:
         link = connect(address, port, BACK_SECONDS)
@@ -123,9 +123,9 @@ def _leads_back(main: socket.socket, address: str, port: int) -> bool:
 
 
 def recognises(host: str) -> bool:
-    """Whether torch's c10d rendezvous would take this machine for the owner of an endpoint.
+    """Whether torch's c10d rendezvous would consider this machine the host of an endpoint.
 
-    The same questions in the same order as torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
+    The same checks in the same order as torch/distributed/elastic/rendezvous/utils.py: `_matches_machine_hostname`.
     """
     if host == "localhost":
         return True
@@ -146,13 +146,13 @@ def _matches(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address |
     if host == here:
         return True
     try:
-        theirs = {each for _, each in look_up_canonical(host)}
+        theirs = {address for _, address in look_up_canonical(host)}
     except (OSError, UnicodeError):
         theirs = set()
-    for name, each in look_up_canonical(here):
-        if (name and name == host) or each in theirs or (address and each == str(address)):
-            return True
-    return False
+    return any(
+        (name and name == host) or own in theirs or (address and own == str(address))
+        for name, own in look_up_canonical(here)
+    )
 
 
 def machine_key() -> str:
@@ -166,7 +166,7 @@ def machine_key() -> str:
 
 
 def script_hash(machine: Machine, path: str) -> str | None:
-    """A hash of the script's text, "" where there is no such file, None where it cannot be read."""
+    """A hash of the script's text, "" if there is no such file, None if it cannot be read."""
     try:
         with open(machine.root.at(path), "rb") as file:
             return hashlib.sha256(file.read(MAX_SCRIPT_BYTES)).hexdigest()[:16]
@@ -177,12 +177,12 @@ def script_hash(machine: Machine, path: str) -> str | None:
 
 
 def token_of(*parts: str) -> str:
-    """What nodes of one job share and other jobs' do not: no secret, it only keeps them apart."""
+    """A token that is equal for the nodes of one job. It is not a secret: it only separates jobs."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 class BackgroundSession:
-    """A session that runs in a thread of its own. `result` waits for it; the host then must `conclude`."""
+    """A session in its own thread. `result` waits for it; the host must then call `conclude`."""
 
     def __init__(
         self,
@@ -208,25 +208,25 @@ class BackgroundSession:
         self._answers: queue.Queue[SessionResult | ReceivedVerdict | NotJoined | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None
-        self._thread = threading.Thread(target=self._run, name="meeting", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
 
     def result(self, seconds: float) -> SessionResult | ReceivedVerdict | NotJoined | None:
-        """What came of it, None when it is not over within `seconds`."""
+        """The result, None if it is not complete within `seconds`."""
         try:
-            found = self._answers.get(timeout=max(seconds, 0.01))
+            answer = self._answers.get(timeout=max(seconds, 0.01))
         except queue.Empty:
             return None
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def conclude(
         self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
     ) -> None:
-        """As the host: tell everybody the verdict, and each member its place; the port is free when this returns.
+        """As the host: send the verdict to all members, and each member its place; the port is free when this returns.
 
-        With `watches` all stay connected, so that nodes which go before their ranks have met are known at once.
+        With `watches` all stay connected, so that nodes that disappear before their ranks have joined are noticed at once.
         """
         if self._loop is not None:
             self._session.places, self._session.watches = places, watches
@@ -238,7 +238,7 @@ class BackgroundSession:
             self._verdict.set_result(verdict)
 
     def stop(self) -> None:
-        """End it, whatever it is doing."""
+        """Cancel the session."""
         if self._loop is not None and self._thread.is_alive():
             try:
                 self._loop.call_soon_threadsafe(self._cancel)
@@ -252,21 +252,21 @@ class BackgroundSession:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._meet())
+            asyncio.run(self._run_session())
         except asyncio.CancelledError:
             return
-        except Exception as error:  # handed to whoever waits for the result
+        except Exception as error:  # raised again in `result`
             self._answers.put(error)
         finally:
             self._is_settled.set()
 
-    async def _meet(self) -> None:
+    async def _run_session(self) -> None:
         self._loop = asyncio.get_running_loop()
         await self._session.run(self._hand_over, self._settle)
 
-    def _settle(self, met: ReceivedVerdict | NotJoined | None) -> None:
-        if met is not None:
-            self._answers.put(met)
+    def _settle(self, outcome: ReceivedVerdict | NotJoined | None) -> None:
+        if outcome is not None:
+            self._answers.put(outcome)
         self._is_settled.set()
 
     def _hand_over(self, gathered: SessionResult) -> asyncio.Future[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`net`: interfaces, names, the master's address and its port. Bounded: four seconds when nothing answers at all."""
+"""`net`: interfaces, names, the master's address and its port. Takes at most 4.5 s, even if nothing responds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ddpdoctor.system.machine import Deadline, Machine, Root
 __all__ = ["collect", "look_at_master"]
 
 NAME_SECONDS = 2.0
-"""How long a lookup may take; the resolver's own limit is 5 s a try."""
+"""How long a lookup may take; the resolver's own limit is 5 s per attempt."""
 REACH_SECONDS = 2.0
 ALL_SECONDS = 4.5
 REVERSE_MAX = 4
 
 
 class NetworkAnswers:
-    """What the threads below have found so far: a late one leaves its field as it was."""
+    """The results of the threads so far: one that times out leaves its field unchanged."""
 
     def __init__(self) -> None:
         self.own: Lookup | None = None
@@ -39,7 +39,7 @@ class NetworkAnswers:
 
 
 def collect(machine: Machine) -> Net:
-    """The net section; whatever could not be had is None with a gap."""
+    """The net section; fields that could not be collected are None, with a gap."""
     gaps: list[Gap] = []
     interfaces = read_interfaces(machine.root, gaps)
     number, is_set = _port_number(machine)
@@ -83,15 +83,15 @@ def _variable(machine: Machine, name: str) -> str:
 
 def _port(machine: Machine, number: int | None, is_set: bool, gaps: list[Gap]) -> Port | None:
     if number is None:
-        gaps.append(Gap("net.port", "MASTER_PORT is no port number", Why.NOT_HERE))
+        gaps.append(Gap("net.port", "MASTER_PORT is not a port number", Why.NOT_HERE))
         return None
     if not machine.root.is_real:
-        gaps.append(Gap("net.port", "not this machine's own file tree", Why.NOT_HERE))
+        gaps.append(Gap("net.port", "not available in a captured file tree", Why.NOT_HERE))
         return None
     try:
         return look_at(machine, number, is_set)
     except OSError as error:
-        gaps.append(Gap("net.port", f"port {number} could not be tried: {error.strerror}"))
+        gaps.append(Gap("net.port", f"port {number} could not be tested: {error.strerror}"))
         return None
 
 
@@ -101,7 +101,7 @@ def _free_port(machine: Machine, number: int | None, gaps: list[Gap]) -> int | N
     try:
         return find_free_port(number or DEFAULT_PORT)
     except OSError as error:
-        gaps.append(Gap("net.free_port", f"no port could be tried: {error.strerror}"))
+        gaps.append(Gap("net.free_port", f"no port could be tested: {error.strerror}"))
         return None
 
 
@@ -114,7 +114,7 @@ def _settings_gaps(machine: Machine) -> list[Gap]:
     }
     unread = {name: path for name, path in files.items() if machine.root.line(path) is None}
     return [
-        Gap(name, f"{path} cannot be read", Why.UNANSWERED)
+        Gap(name, f"{path} is not readable", Why.UNANSWERED)
         if machine.root.exists(path)
         else Gap(name, f"{path} does not exist", Why.NOT_HERE)
         for name, path in unread.items()
@@ -122,7 +122,7 @@ def _settings_gaps(machine: Machine) -> list[Gap]:
 
 
 def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str, number: int | None) -> NetworkAnswers:
-    """Ask the resolver and check the master's reachability side by side, each in a thread that may be left behind."""
+    """Query the resolver and check the master's reachability in parallel, in daemon threads that may be abandoned."""
     answers = NetworkAnswers()
     master = _variable(machine, "MASTER_ADDR")
     own = {a.ip.partition("%")[0] for i in interfaces for a in i.addresses}
@@ -157,14 +157,14 @@ def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str,
 
 
 def look_at_master(net: Net, root: Root, host: str, port: int) -> Net:
-    """The section with the way to a master that was not asked for before."""
-    found = look_up(host, NAME_SECONDS)
-    foreign = [ip for ip in found.addresses if not net.is_own(ip)]
-    if not foreign or len(foreign) < len(found.addresses):
-        return replace(net, master_name=found)
+    """The section with the reachability of a master that was not known when it was collected."""
+    lookup = look_up(host, NAME_SECONDS)
+    foreign = [ip for ip in lookup.addresses if not net.is_own(ip)]
+    if not foreign or len(foreign) < len(lookup.addresses):
+        return replace(net, master_name=lookup)
     route = next(filter(None, (source_address(ip) for ip in foreign)), None)
     attempts = check_reachability(root, foreign, port, REACH_SECONDS)
-    return replace(net, master_name=found, route_to_master=route, attempts=attempts, port=Port(port, is_set=True))
+    return replace(net, master_name=lookup, route_to_master=route, attempts=attempts, port=Port(port, is_set=True))
 
 
 def _run(threads: list[threading.Thread], deadline: Deadline) -> None:

@@ -7,7 +7,7 @@ from ddpdoctor.system.machine import Machine
 __all__ = ["acs_bridges", "iommu"]
 
 HEADER_BYTES = 64
-"""All of the configuration space that anybody but root is shown."""
+"""The part of the configuration space that users other than root can read."""
 EXTENDED = 0x100
 ACS = 0x000D
 SOURCE_VALIDATION, REQUEST_REDIRECT = 0x01, 0x04
@@ -22,17 +22,17 @@ def iommu(machine: Machine, place: str) -> str | None:
 
 
 def acs_bridges(machine: Machine, path: str) -> tuple[str, ...] | None:
-    """The bridges above the device at `path` (resolved) that check and redirect requests; None where root is needed."""
-    found = []
+    """The bridges above the device at `path` (resolved) that check and redirect requests; None if reading them needs root."""
+    redirecting = []
     bridge = path.rpartition("/")[0]
     while "/pci" in bridge and not bridge.rpartition("/")[2].startswith("pci"):
         space = _configuration(machine, bridge)
         if space is None:
             return None
         if _control(space) & (SOURCE_VALIDATION | REQUEST_REDIRECT):
-            found.append(bridge.rpartition("/")[2])
+            redirecting.append(bridge.rpartition("/")[2])
         bridge = bridge.rpartition("/")[0]
-    return tuple(found)
+    return tuple(redirecting)
 
 
 def _configuration(machine: Machine, bridge: str) -> bytes | None:
@@ -46,9 +46,9 @@ def _configuration(machine: Machine, bridge: str) -> bytes | None:
 
 def _control(space: bytes) -> int:
     """The ACS control register, 0 for a bridge without ACS. Capabilities are a list of (id, next) from 0x100 on."""
-    at, seen = EXTENDED, set[int]()
-    while at >= EXTENDED and at + 8 <= len(space) and at not in seen:
-        seen.add(at)
+    at, visited = EXTENDED, set[int]()
+    while at >= EXTENDED and at + 8 <= len(space) and at not in visited:
+        visited.add(at)
         header = int.from_bytes(space[at : at + 4], "little")
         if header & 0xFFFF == ACS:
             return int.from_bytes(space[at + 6 : at + 8], "little")

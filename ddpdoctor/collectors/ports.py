@@ -1,4 +1,4 @@
-"""One TCP port of this node: can it be bound as torch binds it, and which sockets and processes are on it."""
+"""One TCP port of this node: whether it can be bound as torch binds it, and which sockets and processes use it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SOCKETS_MAX = 32
 OWNER_SECONDS = 1.0
 """How long the search through /proc/*/fd may take."""
 OFFERED = range(DEFAULT_PORT, DEFAULT_PORT + 500)
-"""Below the usual ephemeral range, so that no outgoing connection takes the port in between."""
+"""Below the usual ephemeral range, so that no outgoing connection can take the port."""
 
 STORE_ABOVE = ("TORCHELASTIC_RUN_ID", "NODE_RANK")
-"""Variables of ranks whose store a process above them hosts."""
+"""Variables of ranks whose store is hosted by an ancestor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class SocketRow:
 
 
 def look_at(machine: Machine, number: int, is_set: bool) -> Port:
-    """Try to bind the port, and name who is on it.
+    """Try to bind the port, and list the sockets and processes that use it.
 
     Raises:
-        OSError: no socket could be made at all (EMFILE).
+        OSError: no socket could be created (EMFILE).
     """
     refusal = try_bind(number)
     rows = [row for row in _rows(machine.root) if row.local_port == number][:SOCKETS_MAX]
@@ -63,7 +63,7 @@ def try_bind(number: int) -> int | None:
     The socket never listens and is closed at once.
 
     Raises:
-        OSError: no socket could be made.
+        OSError: no socket could be created.
     """
     refusal = None
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
@@ -87,7 +87,7 @@ def try_bind(number: int) -> int | None:
 
 
 def find_free_port(other_than: int) -> int | None:
-    """A port that could be bound just now, None if none of OFFERED could."""
+    """A port that can be bound now, None if none of OFFERED can."""
     return next((n for n in OFFERED if n != other_than and try_bind(n) is None), None)
 
 
@@ -121,21 +121,21 @@ def _address(word: str) -> str:
 
 
 def _holders(root: Root, inodes: set[str]) -> dict[str, int]:
-    """The process of each socket inode, as far as this user may look, within OWNER_SECONDS."""
+    """The process of each socket inode, as far as /proc is readable, within OWNER_SECONDS."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[str, int] = {}
+    holders: dict[str, int] = {}
     ends = time.monotonic() + OWNER_SECONDS
     for pid in root.names("/proc"):
-        if not pid.isdigit() or len(found) == len(wanted) or time.monotonic() > ends:
+        if not pid.isdigit() or len(holders) == len(wanted) or time.monotonic() > ends:
             continue
         for descriptor in root.names(f"/proc/{pid}/fd"):
             try:
                 target = os.readlink(root.at(f"/proc/{pid}/fd/{descriptor}"))
             except OSError:
-                continue  # closed, or the process ended, while we looked
+                continue  # closed, or the process ended, in the meantime
             if target in wanted:
-                found.setdefault(wanted[target], int(pid))
-    return found
+                holders.setdefault(wanted[target], int(pid))
+    return holders
 
 
 def _describe(machine: Machine, row: SocketRow, pid: int | None) -> PortSocket:
@@ -161,7 +161,7 @@ def _describe(machine: Machine, row: SocketRow, pid: int | None) -> PortSocket:
 
 
 def _user(root: Root, uids: list[str]) -> str | None:
-    """The name of a user from /etc/passwd alone: a directory service may block."""
+    """The name of a user, from /etc/passwd only: a directory service may block."""
     if not uids:
         return None
     lines = (root.line("/etc/passwd") or "").splitlines()
@@ -170,31 +170,31 @@ def _user(root: Root, uids: list[str]) -> str | None:
 
 
 def _container(root: Root, pid: int) -> str | None:
-    """The short id of the container of a process that is not in ours."""
+    """The short id of a process's container, if it is not the container of this process."""
     theirs, ours = root.line(f"/proc/{pid}/cgroup"), root.line("/proc/self/cgroup")
     found = re.search(r"([0-9a-f]{12})[0-9a-f]{52}", theirs or "")
     return found[1] if found and theirs != ours else None
 
 
 def _is_our_launcher(machine: Machine, pid: int) -> bool:
-    """Torchrun's agent hosts the store of its ranks, and Lightning's rank 0 starts the others. A shell or a service above
-    us that happens to hold the port does not.
+    """Whether an ancestor with the port is the job's launcher: torchrun's agent hosts the store of its ranks, and Lightning's
+    rank 0 starts the others. Another ancestor that has the port is not.
     """
     return any(name in machine.environ for name in STORE_ABOVE) and pid in _ancestors(machine.root)
 
 
 def _ancestors(root: Root) -> set[int]:
-    """This process and those that started it: a torchrun agent among them holds the port for us."""
-    found, pid = set[int](), os.getpid()
-    while pid > 1 and pid not in found:
-        found.add(pid)
+    """This process and its ancestors: a torchrun agent among them has the port open for this job."""
+    ancestors, pid = set[int](), os.getpid()
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
         parent = re.search(r"^PPid:\s*(\d+)", root.line(f"/proc/{pid}/status") or "", re.M)
         pid = int(parent[1]) if parent else 0
-    return found
+    return ancestors
 
 
 def _is_our_rank_zero(machine: Machine, given: dict[str, str]) -> bool:
-    """A process of the job that we are a rank of, but not rank 0: its variables say so."""
+    """Whether the process is rank 0 of the job in which this process is another rank, judged by its variables."""
     ours = machine.environ
     same = all(ours.get(name) == given.get(name) for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     return bool(ours.get("RANK")) and ours.get("RANK") != "0" and given.get("RANK") == "0" and same

@@ -1,4 +1,4 @@
-"""The probe as a collector: ranks of this machine alone, this node's ranks of a job, or this process as one of them."""
+"""The probe as a collector: ranks on this machine only, this node's ranks of a job, or this process as one rank."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ OTHER_LAUNCHERS = ("TORCHELASTIC_", "PET_", "ROLE_", "GROUP_", "SLURM_", "OMPI_"
 """Prefixes of the variables that would make a rank look like one of another launcher."""
 
 ENDING_SECONDS = 2.0
-"""What the probe may need beyond its own timeout to say what it saw."""
+"""How long the probe may take after its own timeout to report its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a probe saw. `is_first`: this is the lowest rank of its node that is alive; `is_head`: it is rank 0."""
+    """The result of a probe. `is_first`: from the lowest live rank of its node; `is_head`: from rank 0."""
 
     probe: Probe
     is_first: bool = True
@@ -51,10 +51,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """This node's share of a job: `nproc` ranks from `first_rank` on, of `world_size` that join the store at the master's port.
+    """This node's part of a job: `nproc` ranks from `first_rank` on, of `world_size` that join the store at the master's port.
 
-    The supervisor of rank 0 hosts the store there. Nodes may have different numbers of ranks, as long as every rank belongs
-    to a node. `run` keeps jobs at one port apart: the nodes must be given the same one.
+    The supervisor of rank 0 hosts the store. Nodes may have different numbers of ranks. `run` separates jobs at the same
+    port: all nodes of a job need the same value.
     """
 
     nproc: int
@@ -67,7 +67,7 @@ class NodeRanks:
     run: str = "ddpdoctor"
 
     def environs(self, environ: Mapping[str, str]) -> list[dict[str, str]]:
-        """What each rank of this node gets on top of `environ`, from which another launcher's ranks are taken out."""
+        """The variables of each rank of this node: `environ` without those of other launchers, plus the rank's own."""
         kept = without_launchers(environ) | {
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_WORLD_SIZE": str(self.nproc),
@@ -81,14 +81,14 @@ class NodeRanks:
 
 
 def without_launchers(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that would make a rank look like one of another launcher."""
+    """The variables, without those that would make a rank look like one of another launcher."""
     return {name: value for name, value in environ.items() if not name.startswith(OTHER_LAUNCHERS)}
 
 
 class Template:
-    """A process that imports torch for the ranks of this node, while it is still open which ranks these will be.
+    """A process that imports torch for the ranks of this node before their rank numbers are known.
 
-    What is not handed to a supervisor ends with `stop`, and so do the workers that were.
+    `stop` ends it and all its workers, whether a supervisor uses them or not.
     """
 
     def __init__(self, ranks: int, environ: Mapping[str, str]) -> None:
@@ -101,12 +101,12 @@ class Template:
         self.ranks = ranks
 
     def worker(self, index: int) -> tuple[str, tuple[int, ...]]:
-        """What a supervisor is given about the worker of one rank, and the descriptors of its pipes."""
+        """The supervisor's `--worker` argument for one rank, and the descriptors of its pipes."""
         fds = self._pipes[index]
         return ",".join(map(str, (*fds, self._process.pid))), fds
 
     def close(self) -> None:
-        """Let go of the pipes: from now on a worker whose supervisor is gone ends."""
+        """Close the pipes: from now on, a worker ends when its supervisor is gone."""
         for fds in self._pipes:
             for fd in fds:
                 os.close(fd)
@@ -119,31 +119,31 @@ class Template:
 
 
 class RunningProbe:
-    """A probe that runs. `finish` waits for it, `stop` ends it; one of them must be called."""
+    """A running probe. `finish` waits for it, `stop` ends it; one of them must be called."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
 
     def finish(self, deadline: Deadline) -> ProbeResult:
-        """What the probe saw.
+        """The result of the probe.
 
         Raises:
-            Missing: it did not end in time or ended without a word.
+            Missing: it timed out, or ended without a result.
         """
         try:
             out, err = self.process.communicate(timeout=deadline.left + ENDING_SECONDS)
         except subprocess.TimeoutExpired:
-            raise Missing("the probe did not end in time") from None
+            raise Missing("the probe timed out") from None
         finally:
             self.stop()
         try:
-            told: dict[str, Any] = json.loads(out)
-            probe = decode(Probe, told.pop("probe"))
-            return ProbeResult(probe, bool(told.get("is_first", True)), bool(told.get("is_head", True)))
+            answer: dict[str, Any] = json.loads(out)
+            probe = decode(Probe, answer.pop("probe"))
+            return ProbeResult(probe, bool(answer.get("is_first", True)), bool(answer.get("is_head", True)))
         except (json.JSONDecodeError, UnicodeDecodeError, FactsError, KeyError):
-            words = err.decode("utf-8", "replace").strip().splitlines()
-            last = words[-1] if words else f"exit code {self.process.returncode}"
-            raise Missing(f"the probe could not run: {last}") from None
+            lines = err.decode("utf-8", "replace").strip().splitlines()
+            last = lines[-1] if lines else f"exit code {self.process.returncode}"
+            raise Missing(f"the probe failed to run: {last}") from None
 
     def stop(self) -> None:
         """End it and everything that it started."""
@@ -156,7 +156,7 @@ def start(
 ) -> RunningProbe:
     """Start `nproc` ranks on this machine; they import torch while the caller does something else.
 
-    `environ` is theirs, None that of this process.
+    `environ` is their environment, by default that of this process.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
@@ -172,8 +172,8 @@ def join(
     template: Template | None = None,
     news: NodeNotices | None = None,
 ) -> RunningProbe:
-    """Be the rank of a job that `environ` says, together with the others; `template` imports torch for it already.
-    `news` tells it of others that are gone before they have come.
+    """Join a job as the rank that `environ` names. `template` has imported torch for it already; `news` reports nodes that
+    disappeared before they joined.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
@@ -183,16 +183,16 @@ def join(
 
 
 class RunningNode:
-    """The ranks of this node, which run. `finish` waits for them, `stop` ends them; one of them must be called."""
+    """The running ranks of this node. `finish` waits for them, `stop` ends them; one of them must be called."""
 
     def __init__(self, ranks: Sequence[RunningProbe]) -> None:
         self.ranks = ranks
 
     def finish(self, deadline: Deadline) -> ProbeResult:
-        """What the lowest rank of this node that is alive says.
+        """The result of the lowest live rank of this node.
 
         Raises:
-            Missing: no rank said anything in time.
+            Missing: no rank reported in time.
         """
         answers: list[ProbeResult] = []
         failures: list[Missing] = []
@@ -203,13 +203,13 @@ class RunningNode:
             except Missing as missing:
                 failures.append(missing)
             except (OSError, ValueError):
-                return  # Ctrl-C: it was ended, and its pipes were closed, while we listened
+                return  # Ctrl-C: the rank was stopped and its pipes closed in the meantime
 
         listening = [threading.Thread(target=hear, args=(rank,), daemon=True) for rank in self.ranks]
-        for each in listening:
-            each.start()
-        for each in listening:
-            each.join()
+        for thread in listening:
+            thread.start()
+        for thread in listening:
+            thread.join()
         first = next((a for a in answers if a.is_first), None) or next(iter(answers), None)
         if first is None:
             raise failures[0]
@@ -232,8 +232,8 @@ def launch(
 ) -> RunningNode:
     """Start this node's ranks of a job; on every node with its own `node`, at about the same time.
 
-    `template` imports torch for them already, if it is for as many; `news` tells them of nodes that are gone. A node that
-    does not come within `join_seconds` is named by its ranks; all is over within `seconds`.
+    `template` has imported torch for them, if it is for the same number; `news` reports nodes that disappeared. A node that
+    does not join within `join_seconds` is reported by its ranks; the probe ends within `seconds`.
 
     Raises:
         Missing: torch is not installed, or no process can be started.
@@ -245,17 +245,17 @@ def launch(
 def _supervisors(
     words: Sequence[str], environs: Sequence[Mapping[str, str]], template: Template | None, news: NodeNotices | None
 ) -> list[RunningProbe]:
-    """One supervisor a rank, with the template's workers or workers of their own."""
+    """One supervisor per rank, with the template's workers or its own."""
     given = () if news is None else (news.fd,)
     words = [*words, *(f"--news={fd}" for fd in given)]
     if template is None or template.ranks != len(environs):
-        return [_run("ddpdoctor.probe", words, each, given) for each in environs]
-    found = []
+        return [_run("ddpdoctor.probe", words, environ, given) for environ in environs]
+    supervisors = []
     for index, environ in enumerate(environs):
         worker, fds = template.worker(index)
-        found.append(_run("ddpdoctor.probe", [*words, "--worker", worker], environ, (*fds, *given)))
+        supervisors.append(_run("ddpdoctor.probe", [*words, "--worker", worker], environ, (*fds, *given)))
     template.close()
-    return found
+    return supervisors
 
 
 def _times(join_seconds: float, seconds: float) -> list[str]:
@@ -264,7 +264,7 @@ def _times(join_seconds: float, seconds: float) -> list[str]:
 
 def _run(module: str, words: Sequence[str], environ: Mapping[str, str] | None, fds: Sequence[int] = ()) -> RunningProbe:
     if importlib.util.find_spec("torch") is None:
-        raise Missing(f"torch is not installed for {sys.executable}: no ranks can be probed", Why.NOT_HERE)
+        raise Missing(f"torch is not installed for {sys.executable}", Why.NOT_HERE)
     try:
         process = run_probe(module, words, environ, fds)
     except OSError as error:

@@ -25,14 +25,14 @@ COUNTERS = (
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
 )
-"""Counters that stay 0 on a healthy link. Waits and discards of a busy receiver are not errors of the link."""
+"""Counters that stay 0 on a healthy link. Waits and discards of a busy receiver are not link errors."""
 LIBRARY, PLUGIN = "libibverbs.so.1", "libnccl-net.so"
 PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 DMA_BUF_KERNEL = (5, 12)
 
 
 def look(machine: Machine) -> Rdma:
-    """The adapters; without one only what costs nothing."""
+    """The adapters; without any, only the cheap facts."""
     names = machine.root.names(BASE)
     before = {name: _counters(machine, name) for name in names}
     begin = time.monotonic()
@@ -88,7 +88,7 @@ def _word(line: str | None) -> str | None:
 
 
 def _gids(machine: Machine, place: str) -> tuple[Gid, ...]:
-    found = []
+    entries = []
     for index in range(GIDS_MOST):
         gid = machine.root.line(f"{place}/gids/{index}")
         if gid is None:
@@ -96,17 +96,17 @@ def _gids(machine: Machine, place: str) -> tuple[Gid, ...]:
         if gid.strip("0:"):
             kind = machine.root.line(f"{place}/gid_attrs/types/{index}")
             interface = machine.root.line(f"{place}/gid_attrs/ndevs/{index}")
-            found.append(Gid(index, gid, kind or None, interface or None))
-    return tuple(found)
+            entries.append(Gid(index, gid, kind or None, interface or None))
+    return tuple(entries)
 
 
 def _counters(machine: Machine, name: str) -> dict[int, dict[str, int]]:
-    found: dict[int, dict[str, int]] = {}
+    counters: dict[int, dict[str, int]] = {}
     for number in machine.root.names(f"{BASE}/{name}/ports"):
         values = {c: machine.root.number(f"{BASE}/{name}/ports/{number}/{c}") for c in COUNTERS}
         if number.isdecimal():
-            found[int(number)] = {c.rpartition("/")[2]: v for c, v in values.items() if v is not None}
-    return found
+            counters[int(number)] = {c.rpartition("/")[2]: v for c, v in values.items() if v is not None}
+    return counters
 
 
 def _grown(machine: Machine, device: RdmaDevice, before: dict[int, dict[str, int]]) -> RdmaDevice:
@@ -147,7 +147,7 @@ def _has_dma_buf(machine: Machine) -> bool | None:
 
 
 def _plugin_name(machine: Machine) -> str | None:
-    """The file that NCCL looks for, None when it is configured to look for none."""
+    """The file that NCCL looks for, None if it is configured to look for none."""
     given = machine.environ.get("NCCL_NET_PLUGIN", "")
     if given == "none":
         return None

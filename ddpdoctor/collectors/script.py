@@ -1,4 +1,4 @@
-"""Reads training scripts: Python files, notebooks and folders of them, and the modules beside them that they import."""
+"""Reads training scripts: Python files, notebooks and folders of them, and the project's modules that they import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddpdoctor.scripts.syntax.parsing import concerns
 __all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
 
 MAX_BYTES = {".py": 16 << 20, ".ipynb": 128 << 20}
-"""No file of source is that long; what is longer is data. Notebooks hold the pictures that their cells drew."""
+"""Larger files are data, not source. Notebooks contain the images that their cells drew."""
 SUFFIXES = (".py", ".ipynb")
 MAX_BESIDE = 60
 MAX_DEPTH = 4
@@ -30,7 +30,7 @@ SKIPPED = frozenset(
         *("buck-out", "dist", "node_modules", "site-packages", "venv"),
     )
 )
-"""Folders that hold no source of the project's own."""
+"""Folders without source code of the project itself."""
 
 _SHEBANG = re.compile(rb"#![^\n]*\bpython")
 _SPEAKS_OF_RANKS = re.compile(r"\brank|world_size|[Ll]ocal_rank|process_group|distributed|\bdist\b")
@@ -45,7 +45,7 @@ _IMPORT = re.compile(
 class ScriptText:
     """One file as it was read. `raw` is a notebook's JSON, `cells` the positions of its cells in the text.
 
-    `concerns`: it speaks of distributed training or of a framework for it; others hold nothing to judge.
+    `concerns`: it mentions distributed training or a framework for it; other files have nothing to judge.
     """
 
     source: SourceFile
@@ -56,9 +56,9 @@ class ScriptText:
 
 @dataclass(slots=True)
 class Scripts:
-    """The paths to judge, in order; `given` are those that were named themselves, `failures` what could not be opened.
+    """The paths to judge, in order; `given` are those that the user named, `failures` those that could not be opened.
 
-    `others` are, of each folder that was named, the files in it that are neither Python nor notebooks.
+    `others` are the other files in the named folders.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Scripts:
 
 
 def is_script(path: str) -> bool:
-    """Whether a path that a user names is for this reader: Python by its name or its first line, a notebook, a folder."""
+    """Whether this module reads a path: Python by its name or its first line, a notebook, or a folder."""
     if path.endswith((".py", ".ipynb")) or os.path.isdir(path):
         return True
     if "." in os.path.basename(path) or not os.path.isfile(path):
@@ -77,11 +77,11 @@ def is_script(path: str) -> bool:
         with open(path, "rb") as file:
             return _SHEBANG.match(file.read(200)) is not None
     except OSError:
-        return False  # the reader of other files says why
+        return False  # the reader of other files reports why
 
 
 def find(paths: Iterable[str], known: Scripts | None = None) -> Scripts:
-    """The Python files and notebooks that these paths mean; folders are searched, each file is found once.
+    """The Python files and notebooks that these paths name; folders are searched, each file counts once.
 
     Args:
         known: what was found already; its files come first.
@@ -157,15 +157,15 @@ def read(path: str) -> ScriptText:
 
 
 def _regular(path: str) -> str:
-    """The path, unless opening it could wait for ever, as a named pipe does."""
+    """The path, unless opening it could block forever, as for a named pipe."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(0, "it is no regular file", path)
+        raise OSError(0, "not a regular file", path)
     return path
 
 
 def with_modules(sources: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
-    """The judged scripts, and the modules of the same project that they import and that may say something of ranks."""
+    """The judged scripts, and the modules of the same project that they import and that may deal with ranks."""
     found = {os.path.normpath(each.path): each for each in sources if each.can_be_judged}
     waiting = deque((path, 1) for each in sources for path in _imported(each))
     room = len(found) + MAX_BESIDE * len(sources)
@@ -182,18 +182,18 @@ def with_modules(sources: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
 
 @lru_cache(maxsize=2048)
 def _module(path: str) -> tuple[SourceFile | None, tuple[str, ...]]:
-    """A module beside a script that may say something of ranks, and what it imports itself; many scripts import the same."""
+    """A project module that may deal with ranks, and its own imports. Cached, because many scripts import the same modules."""
     try:
         module = read(path).source
     except OSError:
-        return None, ()  # what cannot be read is as unknown as an installed package
+        return None, ()  # an unreadable module is unknown, like an installed package
     if module.problem is not None or not (concerns(module.text) or _SPEAKS_OF_RANKS.search(module.text)):
         return None, ()
     return module, _imported(module)
 
 
 def _imported(source: SourceFile) -> tuple[str, ...]:
-    """Files of the modules that a text imports, as far as they lie in its own project."""
+    """Files of the modules that a text imports, if they are in its own project."""
     folder = os.path.dirname(source.path)
     bases = _bases(folder)
     found: list[str] = []
@@ -215,9 +215,9 @@ def _imported(source: SourceFile) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _bases(folder: str) -> tuple[str, ...]:
-    """Where absolute imports of a project begin: beside the script, above its packages, and in the working directory.
+    """The folders that absolute imports start from: the script's, the parent of its top package, and the working directory.
 
-    They are spelled as the script is, relative or absolute.
+    They are relative or absolute like the script's path.
     """
     top = folder
     while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
@@ -228,7 +228,7 @@ def _bases(folder: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def _file(module: str, bases: tuple[str, ...]) -> tuple[str, ...]:
-    """The file of a dotted name in the first of these folders that has it; nothing when none has."""
+    """The file of a dotted name in the first of these folders that has it; () if none has it."""
     if not module or module.partition(".")[0] == "torch":
         return ()
     for base in bases:

@@ -1,7 +1,7 @@
-"""Gathers `startup`: the programs, the environment, the interpreter and the packages of a launch line, on this machine.
+"""Collects `startup`: the programs, environment, interpreter and packages of a launch line on this machine.
 
-The line is followed program by program, each looked for where the one before it would look. Where that is not known (inside
-a container, on another host, after `source activate`) the rest is unknown.
+The line is followed program by program; each is searched where the previous one would search. If that is unknown (inside a
+container, on another host, after `source activate`), the rest is unknown.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ddpdoctor.system.machine import Machine
 __all__ = ["collect_startup"]
 
 BUILTINS = ("exec", "command", "time", "eval", "builtin")
-"""Words of the shell that start no program of this name."""
+"""Shell builtins, which are not programs."""
 CHANGES_PATH = ("source", ".", "module", "ml", "spack", "conda", "mamba", "micromamba", "eval", "alias", "use", "guix")
 """Commands before a launch that may change where its programs are found."""
 TASKS = (LauncherKind.SRUN, LauncherKind.SBATCH, LauncherKind.SALLOC, LauncherKind.JSRUN, LauncherKind.FLUX)
 LATER = ("bsub", "tmux", "screen", "systemd-run")
-"""Programs whose commands run with an environment, or on a machine, that need not be this one."""
+"""Programs whose commands may run in another environment or on another machine."""
 MPI_HOSTS = (
     "-H",
     "-host",
@@ -55,7 +55,7 @@ SCRIPT_BYTES = 1 << 20
 MOST_LOCAL = 40
 PATH_FLAGS = ("-I", "-E", "-s", "-S", "-P")
 PROVIDERS = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed"}
-"""The distributions whose installation brings a program."""
+"""The distributions that install a program."""
 MODULES = {
     LauncherKind.TORCHRUN: "torch.distributed.run",
     LauncherKind.LEGACY: "torch.distributed.launch",
@@ -65,7 +65,7 @@ MODULES = {
 
 
 def collect_startup(line: LaunchLine, machine: Machine) -> Startup:
-    """What this machine has of what the line starts."""
+    """Look up on this machine what the line starts."""
     walk = _Walk(line, machine)
     for index, layer in enumerate(line.layers):
         walk.step(index, layer)
@@ -74,7 +74,7 @@ def collect_startup(line: LaunchLine, machine: Machine) -> Startup:
 
 @dataclass(slots=True)
 class _Walk:
-    """The line, followed from its first program to its last; `reason` says from where on nothing is known."""
+    """Follows the line from its first program to its last; `reason` is set once the rest is unknown."""
 
     line: LaunchLine
     machine: Machine
@@ -95,10 +95,10 @@ class _Walk:
             self.reason = "a command before the launch may change PATH"
 
     def step(self, index: int, layer: Layer) -> None:
-        """Look up the program of one layer, and find out where the next one would be looked for."""
+        """Look up the program of one layer, and where the next one would be searched."""
         self._variables(layer)
         if layer.typos and not starts_ranks(layer.launcher) and layer.typos[0].kind is not TypoKind.PROGRAM:
-            self.reason = "the shell reads the command differently than it was meant"
+            self.reason = "the shell parses the command differently than intended"
             return
         if self.reason:
             self._unknown(index, LookupKind.PROGRAM, layer.program.text)
@@ -113,13 +113,13 @@ class _Walk:
             return
         self.path = value
         if UNKNOWN in value:
-            self.reason = "the PATH that the line sets is known to the shell only"
+            self.reason = "the PATH that the line sets depends on the shell"
 
     def _look_up(self, index: int, layer: Layer) -> str | None:
-        """The path of a layer's program, None where it is missing or no program."""
+        """The path of a layer's program, None if it is missing or not a program."""
         name = layer.program.text
         if not name or UNKNOWN in name:
-            self.reason = f"{layer.program.raw or 'the program'} is known to the shell only"
+            self.reason = f"{layer.program.raw or 'the program'} depends on the shell"
             self._unknown(index, LookupKind.PROGRAM, name)
             return None
         if layer.name in BUILTINS and "/" not in name:
@@ -151,14 +151,14 @@ class _Walk:
     def _file(self, index: int, name: str) -> str | None:
         """A program that is given by its path."""
         if self.cwd is None and not os.path.isabs(name):
-            self.reason = "the folder in which the line runs is not known"
+            self.reason = "the working folder of the line is unknown"
             self._unknown(index, LookupKind.PROGRAM, name)
             return None
         path = os.path.normpath(os.path.join(self.cwd or "/", os.path.expanduser(name)))
         if os.path.isfile(path) and os.access(path, os.X_OK):
             self._add(index, LookupKind.PROGRAM, name, LookupResult.FOUND, path=path)
             return path
-        place = "a file without the permission to execute it" if os.path.isfile(path) else os.path.dirname(path)
+        place = "a file without execute permission" if os.path.isfile(path) else os.path.dirname(path)
         similar = None if os.path.isfile(path) else nearest(os.path.basename(path), _executables(os.path.dirname(path)))
         if similar is not None:
             similar = name[: len(name) - len(os.path.basename(name))] + similar
@@ -167,10 +167,12 @@ class _Walk:
         return None
 
     def _missing(self, index: int, name: str) -> None:
-        """A program that is on no folder of PATH; of a project's environment it may appear when the line is started."""
+        """A program that is not on PATH; a project's environment may still get it at the start of the line."""
         own = self.environment
         if own is not None and own.mentions(PROVIDERS.get(name, name)):
-            self.reason = f"{own.name} names {PROVIDERS.get(name, name)} and may get {name} when the line is started"
+            self.reason = (
+                f"{own.name} names {PROVIDERS.get(name, name)} and may install {name} at the start of the line"
+            )
             self._unknown(index, LookupKind.PROGRAM, name)
             return
         beside = os.path.join(os.path.dirname(sys.executable), name)
@@ -191,9 +193,9 @@ class _Walk:
         self.reason = f"{name} was not found"
 
     def _into(self, index: int, layer: Layer, place: str | None) -> None:
-        """What a program changes for the next one."""
+        """How a program changes the search for the next one."""
         if layer.launcher in ELSEWHERE:
-            self.reason = f"what runs inside the container of {layer.name} cannot be seen from outside"
+            self.reason = f"the container of {layer.name} was not examined"
             if layer.launcher is LauncherKind.RAY:
                 self.reason = "ray starts the command on its cluster"
         elif layer.name in REMOTE:
@@ -203,7 +205,7 @@ class _Walk:
         elif layer.launcher in TASKS or layer.name in LATER or _has_hosts(layer):
             self.is_local = False
             if any(g.flag.startswith("--container") for g in layer.reading.given):
-                self.reason = f"what runs inside the container of {layer.name} cannot be seen from outside"
+                self.reason = f"the container of {layer.name} was not examined"
         elif layer.name == "sudo":
             self.reason = "sudo may use another PATH"
         elif layer.is_shell_text or layer.launcher is LauncherKind.SHELL:
@@ -229,7 +231,7 @@ class _Walk:
         if _changes_path(layer.preceding):
             self.reason = "a command before the launch may change PATH"
         elif any(("l" in text or "i" in text) and not text.startswith("--") for text in own) or "--login" in own:
-            self.reason = f"{layer.name} reads start-up files, which may change PATH"
+            self.reason = f"{layer.name} reads startup files, which may change PATH"
         if any(each.split(" ")[0] in ("cd", "pushd") for each in layer.preceding):
             self.cwd = None
 
@@ -243,14 +245,12 @@ class _Walk:
             self.reason = "env -S splits the command itself"
 
     def _environment(self, index: int, layer: Layer) -> None:
-        """An environment that a program such as `conda run` puts the next one into."""
+        """The environment that a program such as `conda run` starts the next one in."""
         own = environment_of_layer(layer, self.machine.environ, self.cwd)
         if own is None:
             return
         if own.is_missing:
-            place = (
-                "this machine" if layer.name in ("conda", "mamba", "micromamba") else "here and in the folders above"
-            )
+            place = "this machine" if layer.name in ("conda", "mamba", "micromamba") else "this folder and its parents"
             self._add(index, LookupKind.ENVIRONMENT, own.name, LookupResult.MISSING, place=place, similar=own.similar)
             self.reason = f"{own.name} was not found"
         elif own.prefix is None:
@@ -261,7 +261,7 @@ class _Walk:
             self.path = os.pathsep.join((os.path.join(own.prefix, "bin"), self.path))
 
     def _interpreter(self, index: int, layer: Layer, place: str | None) -> None:
-        """The Python that runs what this layer starts: its own, or that of its first line."""
+        """The Python that runs this layer: the layer's program itself, or the one in its first line."""
         if place is None:
             return
         if PYTHON.fullmatch(layer.name):
@@ -280,10 +280,10 @@ class _Walk:
             self.reason = f"{place}: {error.strerror}"
             return
         if self.python is None:
-            self.reason = f"{place} does not say which Python runs it"
+            self.reason = f"the interpreter of {place} is unknown"
 
     def asked(self) -> Startup:
-        """The lookups, with what the interpreter says of modules, and what the script imports in vain."""
+        """The lookups, including modules, and the script's imports that are missing."""
         innermost = self.line.program
         starter = next((each for each in reversed(self.line.layers) if self._runs_python(each)), None)
         if starter is None or innermost is None or innermost.typos:
@@ -291,7 +291,7 @@ class _Walk:
         variables = {v.name: v.value for v in innermost.variables}
         chosen = variables.get("PYTHON_EXEC") or self.machine.environ.get("PYTHON_EXEC")
         if self.reason or self.python is None or any(UNKNOWN in value for value in variables.values()):
-            reason = self.reason or "the variables that the line sets are known to the shell only"
+            reason = self.reason or "the variables that the line sets depend on the shell"
             return self._without_interpreter(reason)
         if chosen and starter.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
             return self._without_interpreter("PYTHON_EXEC chooses the interpreter of the script")
@@ -324,7 +324,7 @@ class _Walk:
                 self.machine.deadline,
             )
         except (OSError, ValueError, process.LateError) as error:
-            return self._without_interpreter(f"{self.python} did not answer: {error}")
+            return self._without_interpreter(f"{self.python} could not be queried: {error}")
         for index, module in modules:
             self._module(index, module, answer)
         missing = [each for each in names.values() if answer.found.get(each.module.partition(".")[0]) is False]
@@ -382,7 +382,7 @@ class _Walk:
         found = answer.modules[name]
         place = self.python or ""
         if found.is_unknown:
-            self._unknown(index, LookupKind.MODULE, name, "a package chooses by itself where its modules are found")
+            self._unknown(index, LookupKind.MODULE, name, "a package sets its own module search path")
         elif found.missing is None:
             self._add(index, LookupKind.MODULE, name, LookupResult.FOUND, place=place)
         elif self.environment is not None and self.environment.mentions(name.partition(".")[0]):
@@ -403,7 +403,7 @@ class _Walk:
             )
 
     def _script(self, starter: Layer) -> tuple[str | None, str | None]:
-        """Path and text of the script, None where it is none of Python's or cannot be read."""
+        """Path and text of the script, None if it is not Python or cannot be read."""
         script = self.line.script
         if script is None or not script.exists or script.is_python is False or starter.given("no_python") is not None:
             return None, None
@@ -424,7 +424,7 @@ class _Walk:
         )
 
     def _folder_of(self, name: str, path: str | None) -> str | None:
-        """A folder near the script that holds a module of this name."""
+        """A folder near the script that contains a module of this name."""
         own = os.path.dirname(os.path.abspath(path or "."))
         for base in dict.fromkeys((self.cwd or own, os.path.join(self.cwd or own, "src"), os.path.dirname(own))):
             package = os.path.join(base, name)
@@ -455,7 +455,7 @@ class _Walk:
 
 
 def _changes_path(commands: Sequence[str]) -> bool:
-    """Whether commands before a launch may change PATH, or where its modules are found."""
+    """Whether commands before a launch may change PATH or the module search path."""
     words = [each.split(" ") for each in commands]
     return any(
         each[0] in CHANGES_PATH or any(word.startswith(("PATH=", "PYTHONPATH=", "VIRTUAL_ENV=")) for word in each)
@@ -464,7 +464,7 @@ def _changes_path(commands: Sequence[str]) -> bool:
 
 
 def _has_hosts(layer: Layer) -> bool:
-    """An mpirun that starts its processes on hosts that are listed."""
+    """Whether an mpirun starts its processes on listed hosts."""
     return layer.launcher is LauncherKind.MPIRUN and any(g.flag in MPI_HOSTS for g in layer.reading.given)
 
 
@@ -476,7 +476,7 @@ def _executables(folder: str) -> list[str]:
 
 
 def _may_add_modules(text: str, path: str, missing: Sequence[TopImport], imports: Sequence[TopImport]) -> bool:
-    """Whether the script, or a module beside it that it imports before, may make the missing modules importable."""
+    """Whether the script, or a local module that it imports before them, may make the missing modules importable."""
     if changes_the_search_path(text):
         return True
     folder = os.path.dirname(path)

@@ -1,4 +1,4 @@
-"""What a bug report needs besides the facts of the machine: the kernel's last warnings, which logs there are, the launch."""
+"""Additional facts for a bug report: the kernel's last warnings, the list of log files, the launch line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 __all__ = ["collect_launch_of", "collect_logs"]
 
 FILE_SECONDS = 3.0
-"""Logs lie on file systems that may not answer."""
+"""Logs may be on file systems that do not respond."""
 MOST_FILES = 200
 RECENT_SECONDS = 14 * 86400.0
 NAMED_BY = (
@@ -33,7 +33,7 @@ NAMED_BY = (
     "TORCH_FR_DUMP_TEMP_FILE",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )
-"""Variables that say where a job's logs and dumps are: a folder, a file, or the beginning of its name."""
+"""Variables with the location of a job's logs and dumps: a folder, a file, or the prefix of its name."""
 USUAL = (
     "slurm-*.out",
     "*.log",
@@ -44,33 +44,33 @@ USUAL = (
     "/tmp/nccl_trace_rank_*",
     "/tmp/torchelastic_*",
 )
-"""Where logs are otherwise, what is shared with other jobs last."""
+"""Other usual places of logs; folders that jobs share come last."""
 _SCHEDULED = ("torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def collect_logs(machine: Machine) -> Log:
-    """The kernel's last warnings as lines, and the log files that are here, by name and size: their content is not read."""
+    """The kernel's last warnings as lines, and the log files by name and size, without their content."""
     gaps: list[Gap] = []
     lines: tuple[LogLine, ...] = ()
     who = Who(host=socket.gethostname().partition(".")[0])
     try:
         lines = tuple(LogLine(0, number, text, who) for number, text in enumerate(read_warnings(machine), 1))
     except PermissionError:
-        gaps.append(Gap("log.kernel", "the kernel's log: needs root", Why.NEEDS_ROOT))
+        gaps.append(Gap("log.kernel", "needs root", Why.NEEDS_ROOT))
     except OSError as error:
         gaps.append(Gap("log.kernel", f"{LOG}: {error.strerror}", Why.NOT_HERE))
     files: dict[str, LogSource] = {}
     try:
         call_with_timeout(lambda: _list(machine, files), min(FILE_SECONDS, machine.deadline.left))
     except CallTimeout as late:
-        gaps.append(Gap("log.files", f"the list of log files: {late}"))
+        gaps.append(Gap("log.files", f"listing the log files: {late}"))
     kernel = LogSource(LOG, InputKind.KERNEL, lines=len(lines), who=who)
     return Log(sources=(kernel, *list(files.values())[:MOST_FILES]), lines=lines, gaps=tuple(gaps))
 
 
 def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
-    """The command line of the launcher above one of these processes, None when none of them has one."""
+    """The command line of the launcher of these processes, None if none has one."""
     known = processes(machine.root)
     for pid in pids:
         agent = _launcher(known, pid)
@@ -85,25 +85,25 @@ def collect_launch_of(machine: Machine, pids: Iterable[int]) -> Launch | None:
 
 
 def _launcher(known: dict[int, ProcEntry], pid: int) -> ProcEntry | None:
-    """The outermost launcher above a process."""
-    found = None
+    """The outermost launcher among the ancestors of a process."""
+    outermost = None
     while pid in known:
         entry = known[pid]
         words = entry.words[:4]
         if any(os.path.basename(word) in _SCHEDULED or word in _MODULES for word in words):
-            found = entry
+            outermost = entry
         pid = entry.parent
-    return found
+    return outermost
 
 
 def _without_python(words: Sequence[str]) -> Sequence[str]:
-    """`python /venv/bin/torchrun …` is what /proc shows of `torchrun …`."""
+    """The words from the launcher on: /proc shows `torchrun …` as `python /venv/bin/torchrun …`."""
     at = next((i for i, word in enumerate(words[:3]) if os.path.basename(word) in _SCHEDULED), 0)
     return (os.path.basename(words[at]), *words[at + 1 :]) if at else words
 
 
 def _list(machine: Machine, found: dict[str, LogSource]) -> None:
-    """Put the log files of this job and of this folder into `found`, by name: what was found in time is reported."""
+    """Add the log files of this job and of this folder to `found`, by name, so that a timeout keeps those found so far."""
     for descriptor in (1, 2):
         path = os.readlink(f"/proc/self/fd/{descriptor}") if os.path.exists(f"/proc/self/fd/{descriptor}") else ""
         if os.path.isfile(path):

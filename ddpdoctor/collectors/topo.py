@@ -20,7 +20,7 @@ __all__ = ["collect"]
 COUNTERS = ("replay", "recovery", "crc", "receive")
 REMOTE = {0: "gpu", 2: "switch"}
 NOWHERE = ("ffff:ff:ff.0", "0000:00:00.0")
-"""What NVML gives for a switch that this system cannot see: `FFFFFFFF:FF:FF.0`."""
+"""The bus ids that NVML reports for a switch that is not visible to this system: `FFFFFFFF:FF:FF.0`."""
 
 
 def collect(machine: Machine) -> Topo:
@@ -36,7 +36,7 @@ def collect(machine: Machine) -> Topo:
             if dash:
                 pairs.append(decode(Pair, {"a": int(a), "b": int(b), **_words(answers.of(subject))}))
     except FactsError as error:
-        gaps.append(Gap("topo.gpus", f"NVML gave a wrong value: {error}"))
+        gaps.append(Gap("topo.gpus", f"NVML returned an invalid value: {error}"))
     manager, unseen = fabric_manager.look(machine) if gpus else (None, ())
     return Topo(
         gpus=tuple(gpus),
@@ -56,13 +56,13 @@ def _gaps(answers: Answers) -> tuple[Gap, ...]:
         return (Gap("topo.gpus", answers.trouble),)
     error = answers.absent("node").get("init")
     if error is not None:
-        words = INIT_WORDS.get(error, f"nvmlInit answered {error}")
-        words = f"no NVIDIA GPU here ({words})" if error == "LIBRARY_NOT_FOUND" else words
-        return (Gap("topo.gpus", words, why_of(error)),)
+        reason = INIT_WORDS.get(error, f"nvmlInit failed: {error}")
+        reason = "no NVIDIA GPU" if error == "LIBRARY_NOT_FOUND" else reason
+        return (Gap("topo.gpus", reason, why_of(error)),)
     count = answers.of("node").get("count")
     if count is None:
-        return (Gap("topo.gpus", f"nvmlDeviceGetCount answered {answers.absent('node').get('count', 'nothing')}"),)
-    return () if count else (Gap("topo.gpus", "NVML lists no GPU", Why.NOT_HERE),)
+        return (Gap("topo.gpus", f"nvmlDeviceGetCount failed: {answers.absent('node').get('count', 'no answer')}"),)
+    return () if count else (Gap("topo.gpus", "no NVIDIA GPU", Why.NOT_HERE),)
 
 
 def _gpu(machine: Machine, answers: Answers, index: int) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
 
 
 def _words(said: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of nvmlDeviceGetP2PStatus as the words that `nvidia-smi topo -p2p` prints."""
+    """The values of nvmlDeviceGetP2PStatus as the words of `nvidia-smi topo -p2p`."""
     words = {k: P2P_WORDS[v] if v in range(len(P2P_WORDS)) else "U" for k, v in said.items() if k != "level"}
     return {**words, **({"level": said["level"]} if "level" in said else {})}
 
@@ -124,7 +124,7 @@ def _cpu_vendor(machine: Machine) -> str | None:
     try:
         found = re.search(r"^vendor_id\s*: (\S+)", machine.root.text("/proc/cpuinfo"), re.MULTILINE)
     except OSError:
-        return None  # no /proc here, as in a captured tree
+        return None  # no /proc, as in a captured tree
     return found[1] if found else None
 
 

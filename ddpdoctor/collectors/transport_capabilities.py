@@ -16,7 +16,7 @@ from ddpdoctor.system.machine import this_machine
 __all__ = ["main", "offers"]
 
 SECONDS = 5.0
-EFA_WORDS = "an EFA adapter, through the plugin aws-ofi-nccl"
+EFA_WORDS = "an EFA adapter (with the aws-ofi-nccl plugin)"
 
 
 def main() -> None:
@@ -26,18 +26,18 @@ def main() -> None:
 
 
 def offers(gpu: Gpu | None, topo: Topo | None, rdma: Rdma | None) -> dict[str, Any]:
-    """The ways by the uuids of both GPUs, without any setting; the adapter, "" where there is none that is sure to work."""
-    found: dict[str, dict[str, str]] = {}
+    """The paths by the uuids of both GPUs, without any setting; and the adapter, "" if none is certain to work."""
+    paths: dict[str, dict[str, str]] = {}
     if gpu is not None and topo is not None:
         uuids = {device.index: device.uuid for device in gpu.devices if device.uuid}
-        for way in nccl_paths(topo, {}, tuple(uuids)):
-            for one, other in ((way.a, way.b), (way.b, way.a)):
-                found.setdefault(uuids[one], {})[uuids[other]] = way.uses
-    return {"ways": found, "network": _network(rdma)}
+        for path in nccl_paths(topo, {}, tuple(uuids)):
+            for one, other in ((path.a, path.b), (path.b, path.a)):
+                paths.setdefault(uuids[one], {})[uuids[other]] = path.uses
+    return {"ways": paths, "network": _network(rdma)}
 
 
 def _network(rdma: Rdma | None) -> str:
-    """RoCE on a virtual function or without a routable address often carries no RDMA between hosts and does not count."""
+    """The adapter. RoCE on a virtual function or without a routable address often has no RDMA between hosts: not counted."""
     for device, port in rdma.used(None) if rdma is not None else ():
         if device.needs_plugin:
             return EFA_WORDS

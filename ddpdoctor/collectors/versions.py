@@ -1,4 +1,4 @@
-"""Gathers `versions` from the files of the installed packages; torch is never imported."""
+"""Collects `versions` from the files of the installed packages; torch is never imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["collect"]
 
 MAX_BYTES = 1 << 20
 ARCHS = re.compile(rb"\0((?:(?:sm|compute)_\d+[af]? ?){2,})\0")
-"""torch.cuda.get_arch_list() reads this text, which is compiled into libtorch_python.so."""
+"""The string that torch.cuda.get_arch_list() returns, compiled into libtorch_python.so."""
 PIN = re.compile(r"^Requires-Dist: nvidia-nccl-cu\d+\s*\(?==\s*([\d.]+)", re.M)
 
 
@@ -30,10 +30,10 @@ def collect(machine: Machine, interpreter: Interpreter | None = None) -> Version
     """What is installed for the Python of this machine.
 
     Args:
-        interpreter: the Python to look at instead of `machine.python`.
+        interpreter: the Python to examine instead of `machine.python`.
 
     Raises:
-        Missing: that Python does not answer.
+        Missing: that Python could not be queried.
     """
     try:
         python = interpreter or interpreter_of(machine)
@@ -73,7 +73,7 @@ def _torches(search_path: Iterable[str]) -> Iterator[TorchPlace]:
 
 
 def _constants(torch: str) -> dict[str, Any]:
-    """The constants that torch/version.py assigns, read as text; {} when there is none."""
+    """The constants that torch/version.py assigns, parsed without importing it; {} if unreadable."""
     try:
         tree = ast.parse(_read(os.path.join(torch, "version.py")))
     except (OSError, SyntaxError, ValueError):
@@ -95,10 +95,10 @@ def _read(path: str) -> str:
 
 
 def _torch(machine: Machine, torch: str, gaps: list[Gap]) -> dict[str, Any]:
-    """What the files of one torch say."""
+    """Facts from the files of one torch."""
     constants = _constants(torch)
     if "__version__" not in constants:
-        gaps.append(Gap("versions.torch", f"{torch}/version.py does not tell a version"))
+        gaps.append(Gap("versions.torch", f"{torch}/version.py has no version"))
     texts = {
         name: constants.get(key) for name, key in (("torch_cuda", "cuda"), ("torch_hip", "hip"), ("torch_xpu", "xpu"))
     }
@@ -147,28 +147,28 @@ def _archs(torch: str, gaps: list[Gap]) -> tuple[str, ...]:
 
 
 def _pin(torch: str) -> str | None:
-    """The NCCL version that the metadata of torch pins; None for a build without (conda, source)."""
+    """The NCCL version that torch's metadata pins; None for a build without a pin (conda, source)."""
     site = os.path.dirname(torch)
     for name in os.listdir(site):
         if re.fullmatch(r"torch-[^-]+\.dist-info", name):
             try:
                 found = PIN.search(_read(os.path.join(site, name, "METADATA")))
             except OSError:
-                continue  # half removed: it pins nothing
+                continue  # partly removed
             if found:
                 return found[1]
     return None
 
 
 def _packages(search_path: Iterable[str], name: str) -> Iterator[Package]:
-    """The installed distributions whose normalised name matches, by their .dist-info folders."""
+    """The installed distributions whose normalized name matches, from their .dist-info folders."""
     pattern = re.compile(rf"({name})-([^-]+)\.dist-info", re.IGNORECASE)
     seen = set()
     for entry in search_path:
         try:
             names = os.listdir(entry or ".")
         except OSError:
-            continue  # a zip file, or an entry that does not exist: both are usual on sys.path
+            continue  # a zip file, or a missing folder: both are common on sys.path
         for found in filter(None, map(pattern.fullmatch, sorted(names))):
             if found[1] not in seen:
                 seen.add(found[1])
@@ -186,7 +186,7 @@ def _packages_of(prefix: str) -> Iterator[str]:
 
 
 def _commands(machine: Machine, gaps: list[Gap]) -> dict[str, Any]:
-    """The torchrun and the python that the shell would take, and the environments that they belong to."""
+    """The torchrun and the python that a shell would run, and their environments."""
     path = machine.environ.get("PATH", os.defpath)
     torchrun = shutil.which("torchrun", path=path)
     shell = shutil.which("python", path=path) or shutil.which("python3", path=path) or machine.python

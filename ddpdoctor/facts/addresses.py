@@ -16,28 +16,28 @@ _LOOPBACK = re.compile(
 )
 _MALFORMATIONS = (
     (re.compile(r"://"), "is a URL"),
-    (re.compile(r"\$[({\w]|`"), "holds a shell expression that was not expanded"),
-    (re.compile(r"\A\[.*\]\Z"), "holds brackets of an IPv6 URL"),
-    (re.compile(r"\A(\[.*\]:\d+|[^:]*:\d*)\Z"), "holds a port"),
-    (re.compile(r"[,\s]|\[\d+[-\],]"), "holds more than one host or a blank"),
-    (re.compile(r"[^\w.-]|\A\Z"), "holds characters that no host name has"),
-    (re.compile(r"\A\d+(\.\d+){3}\Z"), "is no IPv4 address (each of its numbers is at most 255)"),
+    (re.compile(r"\$[({\w]|`"), "contains a shell expression that was not expanded"),
+    (re.compile(r"\A\[.*\]\Z"), "has the brackets of an IPv6 URL"),
+    (re.compile(r"\A(\[.*\]:\d+|[^:]*:\d*)\Z"), "includes a port"),
+    (re.compile(r"[,\s]|\[\d+[-\],]"), "contains more than one host, or a blank"),
+    (re.compile(r"[^\w.-]|\A\Z"), "contains characters that are not allowed in host names"),
+    (re.compile(r"\A\d+(\.\d+){3}\Z"), "is not an IPv4 address (each number is at most 255)"),
 )
-"""What values of MASTER_ADDR are when they are not a host, the first that fits."""
+"""Malformed values of `MASTER_ADDR`, and what is wrong with them. The first match counts."""
 
 
 def is_loopback(host: str) -> bool:
-    """A name or address that is the machine itself on every machine, `0.0.0.0` included: connections to it never leave it."""
+    """A name or address that means the local machine on every machine, `0.0.0.0` included."""
     return _LOOPBACK.fullmatch(host.strip("[]").rstrip(".")) is not None
 
 
 def malformation(value: str) -> str | None:
-    """Why a value of MASTER_ADDR is not a bare host name or address, as the end of a sentence; None when it is one."""
+    """What is wrong with a value of `MASTER_ADDR`, as the end of a sentence; None for a bare host name or address."""
     if is_ip(value):
         return None
     reason = next((reason for pattern, reason in _MALFORMATIONS if pattern.search(value)), None)
     if reason is None and len(value) > HOST_LIMIT:
-        return f"has {len(value)} characters, a host name at most {HOST_LIMIT}"
+        return f"has {len(value)} characters; a host name has at most {HOST_LIMIT}"
     return reason
 
 

@@ -1,7 +1,7 @@
 """Strict JSON <-> facts, for frozen dataclasses of plain values.
 
-Understands `str int float bool None`, `X | None`, `tuple[X, ...]`, `dict[str, X]`, str enums and nested dataclasses: what
-facts are made of, nothing more. Reading names the place that is wrong: `$.net.interfaces[0].mtu: expected int, got str`.
+Supports `str int float bool None`, `X | None`, `tuple[X, ...]`, `dict[str, X]`, str enums and nested dataclasses: the
+types that facts use. Errors name the wrong place: `$.net.interfaces[0].mtu: expected int, got str`.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def decode(kind: type[T], value: object, path: str = "$") -> T:
 
 
 def schema_names(kind: type) -> frozenset[str]:
-    """The names of fields and the values of enums in facts of this type: the strings that JSON of them must keep."""
+    """The field names and enum values of this type: the strings that its JSON must keep."""
     names: set[str] = set()
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     left: list[Any] = [kind]
     while left:
-        each = left.pop()
-        if each not in seen:
-            seen.add(each)
-            names.update(_own_names(each))
-            left += _parts(each)[1]
-            left += _hints(each).values() if dataclasses.is_dataclass(each) and isinstance(each, type) else ()
+        hint = left.pop()
+        if hint not in visited:
+            visited.add(hint)
+            names.update(_own_names(hint))
+            left += _parts(hint)[1]
+            left += _hints(hint).values() if dataclasses.is_dataclass(hint) and isinstance(hint, type) else ()
     return frozenset(names)
 
 
@@ -104,12 +104,12 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
 
 
 Reader = Callable[[Any], Any]
-"""Makes a value of one type from JSON; what it raises names the place within that value, which its callers complete."""
+"""Makes a value of one type from JSON; its error names the place within that value, and its callers prepend their own."""
 
 
 @functools.cache
 def _reader(kind: Any) -> Reader:
-    """How values of a type are read: found out once a type, for files of thousands of nodes are read."""
+    """The reader of a type: built once per type, because files with thousands of nodes are read."""
     origin, args = _parts(kind)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (a for a in args if a is not type(None))
@@ -155,13 +155,13 @@ def _items(inner: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise _unexpected(list, value)
-        found: list[Any] = []
+        items: list[Any] = []
         try:
-            for each in value:
-                found.append(inner(each))
+            for item in value:
+                items.append(inner(item))
         except FactsError as error:
-            raise FactsError(f"[{len(found)}]{error}") from None
-        return tuple(found)
+            raise FactsError(f"[{len(items)}]{error}") from None
+        return tuple(items)
 
     return read
 
@@ -170,13 +170,13 @@ def _entries(inner: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise _unexpected(dict, value)
-        found: dict[str, Any] = {}
-        for key, each in value.items():
+        entries: dict[str, Any] = {}
+        for key, item in value.items():
             try:
-                found[key] = inner(each)
+                entries[key] = inner(item)
             except FactsError as error:
                 raise FactsError(f".{key}{error}") from None
-        return found
+        return entries
 
     return read
 
@@ -186,17 +186,17 @@ def _record(kind: type) -> Reader:
 
 
 def _read_record(kind: type, known: dict[str, tuple[Reader, bool]], value: Any) -> Any:
-    """Read one record; `known` is filled with the first one, for a record may hold others of its own kind."""
+    """Read one record. `known` is filled on first use, because a record may contain records of its own type."""
     if type(value) is not dict:
         raise _unexpected(dict, value)
     if not known:
         known.update({name: (_reader(hint), is_required) for name, (hint, is_required) in _fields(kind).items()})
     given = {}
-    for key, each in value.items():
+    for key, item in value.items():
         if key not in known:
             raise FactsError(f".{key}: unknown field; {kind.__name__} has {', '.join(sorted(known))}")
         try:
-            given[key] = known[key][0](each)
+            given[key] = known[key][0](item)
         except FactsError as error:
             raise FactsError(f".{key}{error}") from None
     _require(known, given)
@@ -218,5 +218,5 @@ def _float(value: int) -> float:
 
 
 def _unexpected(kind: type, value: object) -> FactsError:
-    # bool is an int to Python, but not to a reader of facts.
+    # bool is a subclass of int in Python; in facts the two are different types.
     return FactsError(f": expected {kind.__name__}, got {type(value).__name__} {value!r:.60}")

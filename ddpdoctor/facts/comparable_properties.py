@@ -25,23 +25,23 @@ __all__ = ["comparable_properties", "node_of"]
 
 GIB = 1 << 30
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv")
-"""What NCCL and CUDA use of the kernel's modules."""
+"""The kernel modules that NCCL and CUDA use."""
 CARDS = ("physical", "infiniband", "bond")
 
 
 def comparable_properties(facts: Facts) -> dict[str, str]:
-    """The comparable properties of a node; what is not known is left out."""
-    found: dict[str, str | None] = {}
+    """The comparable properties of a node; unknown ones are left out."""
+    properties: dict[str, str | None] = {}
     if facts.environ is not None:
-        found.update(_environ(facts.environ, facts.hostname))
-    for section, properties in _OF_SECTIONS.items():
+        properties.update(_environ(facts.environ, facts.hostname))
+    for section, read_section in _OF_SECTIONS.items():
         if getattr(facts, section) is not None:
-            found.update(properties(getattr(facts, section)))
-    return {name: value for name, value in found.items() if value is not None}
+            properties.update(read_section(getattr(facts, section)))
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def _environ(environ: Environ, hostname: str) -> Iterator[tuple[str, str | None]]:
-    """The settings; where a value names the node itself, as the path of a cache may, that is no difference."""
+    """The settings. The node's own name in a value, as in the path of a cache, is not a difference."""
     own = re.compile(rf"(?<![A-Za-z0-9]){re.escape(hostname)}(?![A-Za-z0-9])", re.IGNORECASE) if hostname else None
     for name, value in environ.settings.items():
         if is_compared(name) and value != REMOVED:
@@ -58,7 +58,7 @@ def _versions(versions: Versions) -> Iterator[tuple[str, str | None]]:
 
 def _gpu(gpu: Gpu) -> Iterator[tuple[str, str | None]]:
     yield "gpu.driver", gpu.driver_version
-    yield "gpu.kernel_modules", ", ".join(sorted(each for each in gpu.kernel_modules if each in MODULES)) or None
+    yield "gpu.kernel_modules", ", ".join(sorted(module for module in gpu.kernel_modules if module in MODULES)) or None
     yield "gpu.nvml_error", gpu.nvml_error or ("none" if gpu.devices else None)
     if not gpu.devices and gpu.nvml_error not in (None, "LIBRARY_NOT_FOUND"):
         return
@@ -124,7 +124,9 @@ def _topo(topo: Topo) -> Iterator[tuple[str, str | None]]:
     yield "topo.nvlinks", _alike(_links(g) for g in topo.gpus)
     if topo.fabric_manager is not None:
         yield "topo.fabric_manager", _word(topo.fabric_manager.is_running, "running", "not running")
-    if any(set(uuid) - set("0-") for uuid in uuids):  # all zeros: an HGX node, whose fabric ends inside it
+    if any(
+        set(uuid) - set("0-") for uuid in uuids
+    ):  # all zeros: an HGX node, whose fabric does not extend beyond the node
         yield "topo.fabric", f"{'/'.join(sorted(uuids))} clique {'/'.join(map(str, sorted(cliques)))}"
 
 
@@ -144,13 +146,13 @@ def _counted(values: Iterator[str | None]) -> str | None:
 
 
 def _alike(values: Iterator[str | None]) -> str | None:
-    """`on` where all have it, however many they are; `7x on, 1x off` where they do not."""
+    """`on` if all have the same value, whatever their number; else `7x on, 1x off`."""
     known = [value for value in values if value is not None]
     return known[0] if len(set(known)) == 1 else _counted(iter(known))
 
 
 def _pcie(device: Device) -> str | None:
-    """What the slot offers, and how many lanes are used: an idle GPU falls back to a lower generation by itself."""
+    """The generation that the slot supports, and the lanes in use. The current generation falls while the GPU is idle."""
     if device.pcie_width is None or device.pcie_generation_max is None:
         return None
     return f"generation {device.pcie_generation_max} x{device.pcie_width}"
@@ -169,7 +171,7 @@ def _word(value: bool | int | None, yes: str, no: str) -> str | None:
 
 
 def node_of(facts: Facts) -> Node:
-    """A node as others would compare it, from its facts alone."""
+    """A node in the form that other nodes compare, from its facts."""
     node = Node(host=facts.hostname, form=Form.FILES, gpu_uuids=_uuids(facts), traits=comparable_properties(facts))
     return node if facts.net is None else _with_addresses(node, facts.net, facts.environ)
 
@@ -195,8 +197,8 @@ def _with_prefix(net: Net, ip: str) -> str:
 
 
 def _uuids(facts: Facts) -> tuple[str, ...]:
-    """The GPUs that CUDA shows to this node's ranks."""
+    """The GPUs that are visible to this node's ranks."""
     if facts.gpu is None or facts.environ is None or not facts.gpu.devices:
         return ()
-    seen = visible(facts.environ.variables, facts.gpu).devices
-    return tuple(d.uuid for index in seen for d in facts.gpu.devices if d.index == index and d.uuid)
+    indexes = visible(facts.environ.variables, facts.gpu).devices
+    return tuple(d.uuid for index in indexes for d in facts.gpu.devices if d.index == index and d.uuid)

@@ -24,7 +24,7 @@ COMPARED_PREFIXES = (
     "USE_LIBUV",
     "LD_PRELOAD",
 )
-"""Variables of these names steer the job's processes; all nodes should have the same."""
+"""Variables with these prefixes configure the job's processes; they should be equal on all nodes."""
 OF_ONE_NODE = (
     "NCCL_HOSTID",
     "NCCL_DEBUG_FILE",
@@ -38,9 +38,9 @@ OF_ONE_NODE = (
     "TORCH_LOGS_OUT",
     "CUDA_CACHE_PATH",
 )
-"""Variables that may well be another on every node."""
+"""Variables that may differ per node."""
 
 
 def is_compared(name: str) -> bool:
-    """Whether a variable should have the same value on all nodes. Values that may be secrets are never sent."""
+    """Whether a variable should have the same value on all nodes. Values that may be secrets are never compared or sent."""
     return name.startswith(COMPARED_PREFIXES) and name not in OF_ONE_NODE and not is_secret(name)

@@ -13,7 +13,7 @@ _ABSENCES = {
     "NO_PERMISSION": ("needs root", Why.NEEDS_ROOT),
     "FUNCTION_NOT_FOUND": ("driver too old", Why.NOT_HERE),
     "ARGUMENT_VERSION_MISMATCH": ("driver too old", Why.NOT_HERE),
-    "DEPRECATED": ("no longer told", Why.NOT_HERE),
+    "DEPRECATED": ("no longer reported", Why.NOT_HERE),
     "GPU_IS_LOST": ("GPU is lost", Why.UNANSWERED),
     "RESET_REQUIRED": ("needs a reset", Why.UNANSWERED),
     "NO_ANSWER": ("no answer", Why.UNANSWERED),
@@ -21,15 +21,15 @@ _ABSENCES = {
 
 
 OF_THE_WHOLE_GPU = ("GPU_IS_LOST", "RESET_REQUIRED", "NO_ANSWER")
-"""Codes that mean every question to this GPU; other codes mean the one that was asked."""
+"""Codes that apply to every query to this GPU; other codes apply to one query."""
 LOADED_PERCENT = 50
-"""Utilisation from which a GPU counts as loaded."""
+"""The lowest utilization at which a GPU counts as loaded."""
 
 
 def absence(code: str | None) -> tuple[str, Why]:
-    """An NVML code in words, and the kind of gap that it makes. None: nothing was recorded."""
+    """The skip reason for an NVML code, and its kind. None: no code was recorded."""
     if code is None:
-        return "not asked", Why.UNANSWERED
+        return "unknown", Why.UNANSWERED
     return _ABSENCES.get(code, (f"NVML: {code}", Why.UNANSWERED))
 
 
@@ -37,7 +37,8 @@ def absence(code: str | None) -> tuple[str, Why]:
 class GpuProcess:
     """A process with a context on a GPU (nvmlDeviceGetComputeRunningProcesses). In a container, pids are the host's.
 
-    `command` is its name, None when there is no such process here. `is_ours`: an ancestor of ours, or a rank of our job.
+    `command` is its name, None when this machine shows no such process. `is_ours`: an ancestor of this process, or a rank of
+    the job that is examined.
     """
 
     pid: int
@@ -58,7 +59,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What NVML said of a GPU once more, `Gpu.sample_seconds` after the first time."""
+    """A repeated reading of a GPU's counters, `Gpu.sample_seconds` after the first one."""
 
     clock_event_reasons: int | None = None
     pcie_replays: int | None = None
@@ -72,8 +73,8 @@ class Sample:
 class Device:
     """One GPU. `index` is NVML's (PCI order); `bus_id` is `0000:3b:00.0`; `minor` is the N of /dev/nvidiaN.
 
-    A field is None when NVML did not give it: `absent[field]` is then the name of the code that it answered instead
-    (`NOT_SUPPORTED`, `NO_PERMISSION`, `GPU_IS_LOST`, …, `NO_ANSWER` when the deadline passed).
+    A field is None when NVML did not return it; `absent[field]` is then the name of NVML's error code
+    (`NOT_SUPPORTED`, `NO_PERMISSION`, `GPU_IS_LOST`, …, `NO_ANSWER` after a timeout).
     """
 
     index: int
@@ -87,13 +88,13 @@ class Device:
     vbios: str | None = None
     inforom_version: str | None = None
     module_id: int | None = None
-    """The socket of the board in which it sits."""
+    """The socket of the board that the GPU is in."""
     pci_id: int | None = None
     """The PCI device in the upper 16 bits, NVIDIA's number in the lower ones: 0x233010de."""
     chassis_serial: str | None = None
     chassis_slot: int | None = None
     chassis_tray: int | None = None
-    """Its position in a rack: reported for boards that span nodes (GB200 NVL72)."""
+    """Its position in the rack, reported for NVLink domains that span nodes (GB200 NVL72)."""
     compute_capability: str | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
@@ -118,7 +119,7 @@ class Device:
     """Since the driver was loaded or the GPU was reset."""
     ecc_corrected_aggregate: int | None = None
     ecc_uncorrected_aggregate: int | None = None
-    """Over the card's life."""
+    """Over the card's lifetime."""
     ecc_corrected_dram: int | None = None
     ecc_corrected_sram: int | None = None
     """Corrected since the driver was loaded, in the card's memory and on the chip."""
@@ -135,7 +136,7 @@ class Device:
     retired_pages_dbe: int | None = None
     retired_pages_pending: int | None = None
     inforom: str | None = None
-    """`OK`, or the code that nvmlDeviceValidateInforom answered about it: `CORRUPTED_INFOROM`."""
+    """`OK`, or the error code of nvmlDeviceValidateInforom: `CORRUPTED_INFOROM`."""
     recovery_action: int | None = None
     """Field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus reset, 7 reboot."""
     temperature_celsius: int | None = None
@@ -151,7 +152,7 @@ class Device:
     slowdown_margin_celsius: int | None = None
     memory_margin_celsius: int | None = None
     gpu_margin_celsius: int | None = None
-    """Fields 193 to 196: where T.Limit stands when the GPU shuts down, slows down, and at the most that is allowed."""
+    """Fields 193 to 196: the T.Limit values at shutdown, at slowdown, and at the maximum operating temperatures."""
     power_usage_mw: int | None = None
     power_limit_mw: int | None = None
     power_default_mw: int | None = None
@@ -163,11 +164,11 @@ class Device:
     memory_clock_max_mhz: int | None = None
     app_clock_mhz: int | None = None
     app_clock_default_mhz: int | None = None
-    """The SM clock for applications, as set and as the card comes; both may lie below the maximum."""
+    """The SM application clock, as set and by default; both may be below the maximum."""
     clock_event_reasons: int | None = None
     """The bits of nvmlDeviceGetCurrentClocksEventReasons: 1 idle, 8 HW slowdown, 0x40 HW thermal, 0x80 power brake."""
     thermal_slowdown_ns: int | None = None
-    """How long heat has slowed the clocks since the driver was loaded."""
+    """How long the clocks were reduced because of heat since the driver was loaded."""
     power_violation_ns: int | None = None
     power_cap_ns: int | None = None
     """The same for power: nvmlDeviceGetViolationStatus, and field 74."""
@@ -178,29 +179,29 @@ class Device:
     utilization_percent: int | None = None
     performance_state: int | None = None
     pcie_generation: int | None = None
-    """The current one: it falls when the GPU is idle, so that it says nothing by itself."""
+    """The current one. It falls while the GPU is idle, so alone it is not a sign of a fault."""
     pcie_generation_max: int | None = None
     pcie_generation_gpu: int | None = None
-    """What the GPU alone can do; `pcie_generation_max` is the least of GPU and slot."""
+    """What the GPU supports; `pcie_generation_max` is the lower of GPU and slot."""
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     pcie_replays: int | None = None
-    """Over the driver's life: a number alone is not a fault."""
+    """Since the driver was loaded. A nonzero count alone is not a fault."""
     pcie_recoveries: int | None = None
     pcie_correctable_errors: int | None = None
     pcie_nonfatal_errors: int | None = None
     pcie_fatal_errors: int | None = None
     gsp_mode: int | None = None
-    """1: the GPU's own system processor runs its firmware."""
+    """1: GSP firmware is in use."""
     gsp_version: str | None = None
     c2c_links: int | None = None
     c2c_state: int | None = None
     """1: the links between CPU and GPU of one board are up (Grace)."""
     c2c_mb_per_s: int | None = None
     gpu_numa_id: int | None = None
-    """The NUMA node that the GPU's own memory makes (Grace); such memory may hold pages of the system."""
+    """The NUMA node of the GPU's own memory (Grace); the kernel may place pages of any process there."""
     protected_memory_bytes: int | None = None
-    """What confidential computing encrypts."""
+    """Memory that confidential computing encrypts."""
     graphics_processes: int | None = None
     mps_processes: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
@@ -215,7 +216,7 @@ class Device:
 
     @property
     def error(self) -> str | None:
-        """The code that NVML answered instead of a handle, or to everything: None for a GPU that answers."""
+        """NVML's error code for the whole GPU (no handle, or the same error for every query); None for a GPU that responds."""
         code = self.absent.get("handle")
         if code or self.uuid is not None:
             return code
@@ -224,21 +225,24 @@ class Device:
 
     @property
     def is_loaded(self) -> bool:
-        """At work while we looked: clocks and links that sink when a GPU idles are then at their height."""
+        """The GPU was busy during collection, so clocks and PCIe links that drop when idle were at full speed."""
         return (self.utilization_percent or 0) >= LOADED_PERCENT
 
     def lasting(self, reason: int) -> bool | None:
-        """Whether a bit of the clock event reasons stood in two samples of three (in both of two); None where there is one."""
-        told = [self.clock_event_reasons, *(s.clock_event_reasons for s in (self.between, self.later) if s is not None)]
-        known = [bits for bits in told if bits is not None]
+        """Whether a clock event reason was set in at least two samples; None with fewer than two samples."""
+        samples = [
+            self.clock_event_reasons,
+            *(s.clock_event_reasons for s in (self.between, self.later) if s is not None),
+        ]
+        known = [bits for bits in samples if bits is not None]
         return None if len(known) < 2 else sum(bool(bits & reason) for bits in known) >= 2
 
     def grown(self, name: str) -> int | None:
-        """By how much a counter grew from the first to the last sample; None where it was not reported twice."""
+        """How much a counter grew from the first to the last sample; None unless both have it."""
         before, after = getattr(self, name), getattr(self.later, name, None)
         return None if before is None or after is None else after - before
 
     def says(self, name: str) -> str:
-        """A field for people: its value, or why there is none ("n/a", "needs root", "GPU is lost")."""
+        """A field as text: its value, or the reason why it is missing ("n/a", "needs root", "GPU is lost")."""
         value = getattr(self, name)
         return absence(self.absent.get(name))[0] if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Names of distributions whose modules have other names: what pip installs for `import cv2`."""
+"""The distributions of modules: what pip installs for `import cv2`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ DISTRIBUTIONS = {
 
 
 def distribution_of(module: str) -> str | None:
-    """What pip installs for a module's top-level name; None where that is not known."""
+    """The distribution of a top-level module; None if unknown."""
     found = DISTRIBUTIONS.get(module)
     return None if found is None else found if found != module else found.replace("_", "-")

@@ -1,4 +1,4 @@
-"""`environ`: what the environment variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP say."""
+"""`environ`: the environment variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCHEDULERS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfFile:
-    """A file that NCCL takes variables from (src/misc/param.cc: setEnvFile). Names as they stand there, blanks included."""
+    """A file that NCCL reads variables from (src/misc/param.cc: setEnvFile). Names are verbatim, blanks included."""
 
     path: str
     variables: dict[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class ConfFile:
 class NamedPath:
     """The file that a variable makes NCCL or CUDA open; `gpu_bus_ids` are the GPUs that a topology file describes.
 
-    `is_answered` says of the pipe of a daemon whether anybody reads it, None where that cannot be told.
+    `is_answered`: whether a process reads the daemon's pipe; None for other files, and where it is unknown.
     """
 
     variable: str
@@ -51,10 +51,9 @@ class NamedPath:
 class Environ(Section):
     """The variables that are set, by name. Values of names that look like secrets are replaced when collected.
 
-    `conf_files` are the files that NCCL reads variables from, the one that wins first; the environment wins over all.
-    `ancestors` are the programs above this process, nearest first; None when they could not be read. `has_elastic_agent`
-    says whether one of them can be torchrun's agent; it is None, without being looked for, when no TORCHELASTIC_* variable
-    is set.
+    `conf_files` are the files that NCCL reads variables from, highest precedence first; the environment overrides all.
+    `ancestors` are the programs above this process, nearest first; None when they could not be read. `has_elastic_agent`:
+    whether one of them can be torchrun's agent; None when no `TORCHELASTIC_*` variable is set.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class Environ(Section):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The variables as NCCL finds them: those of its files where the environment has none of that name."""
+        """The variables as NCCL sees them: the environment, then NCCL's files."""
         files = {name: value for file in reversed(self.conf_files) for name, value in file.variables.items()}
         return {**files, **self.variables}
 
@@ -79,15 +78,15 @@ class Environ(Section):
         return f"environ.variables.{name}", None
 
     def named(self, variable: str) -> NamedPath | None:
-        """What is known of the file that this variable names, None when nothing is."""
-        return next((each for each in self.paths if each.variable == variable), None)
+        """The file that this variable names, None when it was not examined."""
+        return next((path for path in self.paths if path.variable == variable), None)
 
     def get(self, name: str) -> str | None:
-        """The value, None when unset. An unset variable is a known fact, no gap."""
+        """The value, None when unset. An unset variable is known to be unset, so it is not a gap."""
         return self.variables.get(name)
 
     def has(self, name: str) -> bool:
-        """Set and not empty: torch takes an empty RANK or MASTER_ADDR for a missing one."""
+        """Set and not empty: torch treats an empty RANK or MASTER_ADDR as missing."""
         return bool(self.variables.get(name))
 
     def integer(self, name: str) -> int | None:
@@ -96,12 +95,12 @@ class Environ(Section):
 
     @property
     def launchers(self) -> tuple[LauncherMarks, ...]:
-        """Every launcher whose marks are here, innermost first."""
+        """Every launcher whose marker variables are set, innermost first."""
         return tuple(row for row in LAUNCHERS if self._shows(row))
 
     @property
     def launcher(self) -> LauncherMarks | None:
-        """The one that started this process: the innermost. None in a login shell or a batch script."""
+        """The innermost launcher, which started this process. None in a login shell or a batch script."""
         return next(iter(self.launchers), None)
 
     def _shows(self, row: LauncherMarks) -> bool:
@@ -121,22 +120,22 @@ class Environ(Section):
 
     @property
     def rank(self) -> int | None:
-        """The global rank as the innermost launcher says it."""
+        """The global rank, from the innermost launcher."""
         return self._number((self.launcher or BY_HAND).rank)
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks as the innermost launcher says it."""
+        """The number of ranks, from the innermost launcher."""
         return self._number((self.launcher or BY_HAND).world_size)
 
     @property
     def local_rank(self) -> int | None:
-        """The rank within the node as the innermost launcher says it."""
+        """The rank within the node, from the innermost launcher."""
         return self._number((self.launcher or BY_HAND).local_rank)
 
     @property
     def local_world_size(self) -> int | None:
-        """The number of ranks on this node as the innermost launcher says it."""
+        """The number of ranks on this node, from the innermost launcher."""
         row = self.launcher or BY_HAND
         if row is SRUN:
             return _tasks_on(self.get("SLURM_STEP_TASKS_PER_NODE") or "", self.node_rank or 0)
@@ -144,13 +143,13 @@ class Environ(Section):
 
     @property
     def local_size_name(self) -> str:
-        """The variable that goes with LOCAL_RANK: deepspeed has a name of its own for LOCAL_WORLD_SIZE."""
+        """The variable for the number of local ranks: deepspeed has its own name for LOCAL_WORLD_SIZE."""
         launcher = self.launcher
         return "LOCAL_SIZE" if launcher is not None and launcher.name == "deepspeed" else "LOCAL_WORLD_SIZE"
 
     @property
     def node_rank(self) -> int | None:
-        """The index of this node as the innermost launcher says it."""
+        """The index of this node, from the innermost launcher."""
         row = self.launcher or BY_HAND
         if row.name == "sagemaker":
             hosts, here = self._sagemaker_hosts(), self.get("SM_CURRENT_HOST") or ""
@@ -159,7 +158,7 @@ class Environ(Section):
 
     @property
     def nnodes(self) -> int | None:
-        """The number of nodes as the innermost launcher says it, None for an elastic range."""
+        """The number of nodes, from the innermost launcher; None for an elastic range."""
         row = self.launcher or BY_HAND
         if row.name == "sagemaker":
             return len(self._sagemaker_hosts()) or None
@@ -191,7 +190,7 @@ class Environ(Section):
     def is_multi_node(self) -> bool | None:
         """Whether the job has more than one node; None when the environment does not show it."""
         if is_loopback(self.get("SLURM_LAUNCH_NODE_IPADDR") or "none"):
-            return False  # srun reached its nodes over the loopback: several slurmd on this one machine
+            return False  # srun reached its nodes over loopback: several slurmd run on this one machine
         world, local = self.integer("WORLD_SIZE"), self.integer("LOCAL_WORLD_SIZE")
         if world == 1 or (world is not None and world == local):
             return False
@@ -210,11 +209,11 @@ class Environ(Section):
         if nodes is not None and world is not None and world < nodes:
             return None
         if world is not None and self.has("RANK") and not self.has("SLURM_PROCID"):
-            return None  # ranks by hand in the shell of salloc: all of them may be on this node
+            return None  # ranks started by hand in a shell of salloc: all of them may be on this node
         return nodes
 
     def setter(self, name: str) -> str:
-        """Who set a variable, as far as its name and the detected launchers show: a launcher's title, or `by hand`."""
+        """What set a variable, judged by its name and the detected launchers: a launcher's title, or `by hand`."""
         owner = next((row for row in LAUNCHERS if row.owns and name.startswith(row.owns)), None)
         if owner is not None:
             return self._owner(name, owner)
@@ -244,7 +243,7 @@ _TORCHRUN_DEFAULTS = {("OMP_NUM_THREADS", "1"), ("TORCH_NCCL_ASYNC_ERROR_HANDLIN
 
 
 def as_integer(text: str | None) -> int | None:
-    """What `int(text)` gives, None where it raises: the way torch reads RANK, WORLD_SIZE and MASTER_PORT."""
+    """`int(text)`, or None where that raises. torch reads RANK, WORLD_SIZE and MASTER_PORT with `int`."""
     try:
         return None if text is None else int(text)
     except ValueError:
@@ -252,7 +251,7 @@ def as_integer(text: str | None) -> int | None:
 
 
 def shorten(value: str, limit: int = 60) -> str:
-    """A value for a message: control characters shown as escapes, the middle of a long one left out."""
+    """A value for a message: control characters escaped, the middle of a long one cut."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value[: limit + 1])
     if len(value) <= limit and len(shown) <= limit:
         return shown

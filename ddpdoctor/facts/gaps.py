@@ -19,12 +19,12 @@ class Why(str, Enum):
     NEEDS_ROOT = "needs_root"
     """Only root may see it."""
     UNANSWERED = "unanswered"
-    """It exists and did not answer: an unreadable file, a deadline that passed, a library that failed."""
+    """It exists but could not be read: an unreadable file, a timeout, a failed library call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """`path` of the facts that are missing (`host`, `host.shm`, `gpu.devices[3].ecc`), and the reason in words."""
+    """The `path` of missing facts (`host`, `host.shm`, `gpu.devices[3].ecc`), and the skip reason."""
 
     path: str
     reason: str
@@ -32,7 +32,7 @@ class Gap:
 
 
 class CannotLook(Exception):
-    """Raised by a rule that cannot judge: the engine records a skip with this reason, never a pass."""
+    """Raised by a rule that cannot decide: the engine records a skip with this reason, never a pass."""
 
     def __init__(self, reason: str, why: Why = Why.UNANSWERED) -> None:
         super().__init__(reason)
@@ -41,19 +41,19 @@ class CannotLook(Exception):
 
 
 def not_here(reason: str) -> NoReturn:
-    """Skip this rule: what it judges does not exist on this machine."""
+    """Skip this rule: its subject does not exist on this machine."""
     raise CannotLook(reason, Why.NOT_HERE)
 
 
 def unanswered(reason: str) -> NoReturn:
-    """Skip this rule: what it judges exists but did not answer."""
+    """Skip this rule: its subject exists but could not be read."""
     raise CannotLook(reason, Why.UNANSWERED)
 
 
 class Section:
-    """Base of every section of the facts: dataclasses with a field `gaps` that says why a field is None.
+    """Base of every section of the facts: a dataclass whose `gaps` give the reason why a field is None.
 
-    The paths of a section's own gaps begin with its word: `host.shm`, `net.interfaces`.
+    The paths of a section's own gaps begin with its name: `host.shm`, `net.interfaces`.
     """
 
     __slots__ = ()
@@ -73,5 +73,5 @@ class Section:
             return value
         gap = self.gap(name)
         if gap is None:
-            raise CannotLook(f"{name} is not known", Why.UNANSWERED)
+            raise CannotLook("not collected", Why.UNANSWERED)
         raise CannotLook(gap.reason, gap.why)

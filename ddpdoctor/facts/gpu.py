@@ -1,4 +1,4 @@
-"""`gpu`: what NVML says of the devices and the driver; AMD and Intel devices are named, not judged."""
+"""`gpu`: what NVML reports about devices and driver; AMD and Intel devices are listed, not judged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY_SECONDS = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class PciGpu:
-    """A display or accelerator function on the PCI bus; `driver` is the kernel module bound to it, None for none."""
+    """A display or accelerator function on the PCI bus; `driver` is the kernel module bound to it, if any."""
 
     bus_id: str
     vendor: str
@@ -33,7 +33,7 @@ class PciGpu:
 class Gpu(Section):
     """The GPUs of one node. `driver_cuda` is nvmlSystemGetCudaDriverVersion_v2: 13000 is CUDA 13.0.
 
-    `nvml_error` is the name of the code that nvmlInit answered (`LIBRARY_NOT_FOUND`, `DRIVER_NOT_LOADED`, …), None when
+    `nvml_error` is the name of the error code of nvmlInit (`LIBRARY_NOT_FOUND`, `DRIVER_NOT_LOADED`, …), None when
     it worked. `kernel_driver` is the version of the loaded kernel module (/proc/driver/nvidia/version).
     """
 
@@ -49,22 +49,22 @@ class Gpu(Section):
     pci: tuple[PciGpu, ...] = ()
     confidential_computing: bool | None = None
     cuda_error: int | None = None
-    """What cuInit answers in a process of its own: 0 when CUDA works, 802 before the fabric is set up; None if not called."""
+    """The result of cuInit in a separate process: 0 when CUDA works, 802 before the fabric is set up; None if not called."""
     multicast: dict[str, bool] = field(default_factory=dict)
-    """By bus id: whether CUDA supports multicast on the GPU, which NVLink SHARP needs; empty where CUDA does not say."""
+    """By bus id: whether CUDA supports multicast on the GPU, which NVLink SHARP needs; empty where unknown."""
     sample_seconds: float | None = None
-    """The time between the two samples of what changes."""
+    """The time between the two samples of counters."""
     xids: tuple[Xid, ...] | None = None
-    """None where the kernel's log cannot be read: that is for root."""
+    """None where the kernel log cannot be read: that needs root."""
     other_accelerators: tuple[str, ...] = ()
-    """AMD and Intel accelerators by name: ddpdoctor does not judge them."""
+    """Names of AMD and Intel accelerators; ddpdoctor does not judge them."""
     gaps: tuple[Gap, ...] = ()
 
     def recent(self) -> tuple[Xid, ...]:
-        """The Xids and SXids of the last day since the machine was started.
+        """The Xids and SXids of the last 24 hours, since boot.
 
         Raises:
-            CannotLook: the kernel's log could not be read.
+            CannotLook: the kernel log could not be read.
         """
         self.answering()
         known = self.need(self.xids, "xids")
@@ -75,27 +75,27 @@ class Gpu(Section):
         return next((d for d in self.devices if d.bus_id is not None and d.bus_id.partition(".")[0] == bus_id), None)
 
     def each(self, name: str, *, or_none: bool = False) -> Iterator[tuple[Device, Any]]:
-        """The devices that gave `name`, with its value.
+        """The devices that reported `name`, with its value.
 
         Raises:
-            CannotLook: there is no device, or none of them gave it and `or_none` does not allow that.
+            CannotLook: there is no device, or none reported it and `or_none` is False.
         """
-        found = self.answering()
-        known = [(d, value) for d in found if (value := getattr(d, name)) is not None]
+        devices = self.answering()
+        known = [(d, value) for d in devices if (value := getattr(d, name)) is not None]
         if not known and not or_none:
-            reasons = [absence(d.absent.get(name)) for d in found]
+            reasons = [absence(d.absent.get(name)) for d in devices]
             worst = next((r for r in reasons if r[1] is Why.UNANSWERED), reasons[0])
             raise CannotLook(f"{name.replace('_', ' ')}: {worst[0]}", worst[1])
         yield from known
 
     def answering(self) -> tuple[Device, ...]:
-        """The devices that NVML gives a handle to.
+        """The devices that NVML returned a handle for.
 
         Raises:
             CannotLook: there is none.
         """
         self.need(self.devices or None, "devices")
-        found = tuple([d for d in self.devices if d.error is None])
-        if not found:
-            raise CannotLook("no GPU answers", Why.UNANSWERED)
-        return found
+        responding = tuple([d for d in self.devices if d.error is None])
+        if not responding:
+            raise CannotLook("no GPU responds", Why.UNANSWERED)
+        return responding

@@ -42,11 +42,11 @@ SYMMETRIC = frozenset(
         "_reduce_scatter_base",
     )
 )
-"""Collectives that nobody finishes before everybody has entered: a broadcast's root and a reduce's senders may go on."""
+"""Collectives that no rank completes before all have entered. A broadcast's root and a reduce's senders may return early."""
 
 
 class CallState(str, Enum):
-    """How far a call got. Gloo records nothing between `scheduled` and `retired`, which says success and failure alike."""
+    """How far a call got. Gloo records nothing between `scheduled` and `retired`, and `retired` covers success and failure."""
 
     SCHEDULED = "scheduled"
     STARTED = "started"
@@ -56,16 +56,16 @@ class CallState(str, Enum):
 
     @property
     def is_over(self) -> bool:
-        """The call ended without an error, as far as the dump says."""
+        """The call ended without an error, as far as the dump shows."""
         return self in (CallState.COMPLETED, CallState.RETIRED)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A kind of call at one place of the source. `sizes` reads `[4]` or `[[4], [2, 3]]`; `dtypes` the input's, then others.
+    """A kind of call at one source line. `sizes` is `[4]` or `[[4], [2, 3]]`; `dtypes` lists those of the input first.
 
     `peer` is the other end of a send or recv as a rank of its group; `file` and `line` are the innermost frame of the
-    user's own code, None where the dump holds no stacks.
+    user's own code, None where the dump has no stacks.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Operation:
 
     @property
     def place(self) -> str:
-        """` at train.py:17`, "" when it is not known."""
+        """` at train.py:17`, "" when unknown."""
         return f" at {self.file.rpartition('/')[2]}:{self.line}" if self.file else ""
 
 
@@ -91,7 +91,8 @@ class Operation:
 class ProcessGroup:
     """A process group as one rank knows it. `ranks` are global and empty when the dump does not list them.
 
-    `enqueued` and `completed` are the sequence numbers of the last collective that was, None when the dump does not say.
+    `enqueued` and `completed` are the sequence numbers of the last collective that was enqueued and completed, None
+    when the dump does not have them.
     """
 
     name: str
@@ -103,8 +104,8 @@ class ProcessGroup:
 
     @property
     def key(self) -> tuple[str, str, str, tuple[int, ...]]:
-        """Groups of different ranks may have one name, and the backends of one group count apart. There is one default
-        group, though not every dump lists its ranks.
+        """Identity of the group. Groups of different ranks may share a name, and the backends of one group count separately.
+        There is one default group, though not every dump lists its ranks.
         """
         if self.description == "default_pg":
             return self.name, self.description, self.backend, ()
@@ -129,11 +130,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What the Flight Recorder of one rank held. The columns have one item for each entry, oldest first.
+    """The contents of one rank's Flight Recorder. The columns have one item per entry, oldest first.
 
-    `rank` is None when neither the file's name nor its content says it; `has_wrapped` says that older entries were
+    `rank` is None when neither the file's name nor its content has it; `has_wrapped`: older entries were
     overwritten. Times are Unix nanoseconds of the rank's own clock, None when there are none.
-    `problem` says why a part is missing.
+    `problem` is the reason why a part is missing.
     """
 
     source: str
@@ -160,7 +161,7 @@ class Dump:
         return bool(self.records) and min(self.records) > 0
 
     def call(self, index: int) -> Call:
-        """The entry at a place in the columns."""
+        """The entry at an index of the columns."""
         return Call(
             self.records[index],
             self.groups[self.group_of[index]],
@@ -215,28 +216,28 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class ChildProcess:
-    """A process below a rank: a worker of its data loader, a compiler, a command. `state` is the letter of /proc."""
+    """A child process of a rank: a data loader worker, a compiler, a command. `state` is the letter of /proc/PID/stat."""
 
     pid: int
     name: str
     state: str = ""
     wchan: str = ""
     is_copy: bool = False
-    """It runs the same program as the rank, or was spawned by multiprocessing."""
+    """It runs the same program as the rank (a fork), or was spawned by multiprocessing."""
     frames: tuple[StackFrame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """The process of one rank as /proc shows it. What could not be read is None or empty.
+    """The process of one rank as /proc shows it. Fields that could not be read are None or empty.
 
-    `job` is equal for ranks of one job. `state` is the letter of /proc/PID/stat; `wchan` the kernel function and `call` the
-    system call that the main thread waits in, `file` what that call is about, `kernel_stack` its frames in the kernel.
-    `cpu_share` is the processor time per second of the whole process while it was watched, and `switches` how often its
-    main thread went to sleep in that time. `runs_gloo` says whether one of Gloo's threads is in a collective, None
-    where torch does not name them. `frames` are the main thread's, innermost first, where py-spy gave them;
-    `traced_by` is the pid of a debugger. `oom_kills` is what its cgroup counts. `variables` are those of its environment
-    that matter to a distributed job.
+    `job` is the same for all ranks of a job. `state` is the letter of /proc/PID/stat; `wchan` the kernel function and `call` the
+    system call that the main thread waits in, `file` the file or socket of that call, `kernel_stack` its frames in the kernel.
+    `cpu_share` is the CPU time per second of the whole process while it was watched, and `switches` how often its
+    main thread went to sleep meanwhile. `runs_gloo`: whether one of Gloo's threads is in a collective; None where torch
+    does not name its threads. `frames` are the main thread's, innermost first, where py-spy gave them;
+    `traced_by` is the pid of a debugger. `oom_kills` is the count of its cgroup. `variables` are the environment
+    variables that matter to a distributed job.
     """
 
     pid: int
@@ -265,11 +266,11 @@ class RankProcess:
 
     @property
     def title(self) -> str:
-        """How sentences call this rank."""
+        """How messages name this rank."""
         name = f"rank {self.rank}" if self.rank is not None else "the rank"
-        words = [f"pid {self.pid}"] if self.pid else []
-        words += [f"on {self.host}"] if self.host else []
-        return f"{name} ({' '.join(words)})" if words else name
+        details = [f"pid {self.pid}"] if self.pid else []
+        details += [f"on {self.host}"] if self.host else []
+        return f"{name} ({' '.join(details)})" if details else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +283,9 @@ class NamedProcess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hang(Section):
-    """What is known of a job that is stuck, or was when it ended. Two are never compared, for they may be large.
+    """Evidence about a job that hangs, or hung when it ended. No equality: the dumps may be large.
 
-    `seconds` is how long the processes were watched. `not_ranks` are those that the user named in vain.
+    `seconds` is how long the processes were watched. `not_ranks` are given processes that are not ranks.
     """
 
     dumps: tuple[Dump, ...] = ()

@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 UNLIMITED = -1
-"""A limit that does not bind."""
+"""The value of a limit that is not set."""
 
 MOST_CPUS = 1 << 16
-"""More CPUs than a machine has: a list that names such a number is malformed."""
+"""More CPUs than any machine has: a list with a higher number is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Limit:
     hard: int
 
     def is_below(self, need: int) -> bool:
-        """The soft limit binds and is smaller than `need`."""
+        """The soft limit is set and smaller than `need`."""
         return self.soft != UNLIMITED and self.soft < need
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_NPROC, RLIMIT_STACK and RLIMIT_AS (sizes in bytes), as this process has them."""
+    """RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_NPROC, RLIMIT_STACK and RLIMIT_AS (sizes in bytes), of this process."""
 
     open_files: Limit | None = None
     locked_memory: Limit | None = None
@@ -64,10 +64,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The tightest limits from our own cgroup up to the highest one that can be seen; -1 is unlimited.
+    """The tightest limits from this process's cgroup up to the highest visible one; -1 is unlimited.
 
     `version` is 1 or 2 (that of the memory controller; 2 without one). `used` values belong to the level whose limit is
-    given. `cpu_quota` counts CPUs: 1.5 is 150 ms of each 100 ms period.
+    reported. `cpu_quota` counts CPUs: 1.5 is 150 ms of each 100 ms period.
     """
 
     version: int
@@ -83,7 +83,7 @@ class Cgroup:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Files in /dev/shm of one maker (`nccl` or `torch`). `owner` is `alive`, `dead` or `unknown`."""
+    """Files in /dev/shm that one library (`maker`: `nccl` or `torch`) created. `owner` is `alive`, `dead` or `unknown`."""
 
     maker: str
     owner: str
@@ -93,7 +93,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA node; `cpus` in the kernel's list form (`0-31,64-95`), empty for a node of memory alone."""
+    """One NUMA node; `cpus` in the kernel's list form (`0-31,64-95`), empty for a node with memory only."""
 
     index: int
     cpus: str = ""
@@ -102,7 +102,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that jobs write to; None where it did not answer."""
+    """A folder that jobs write to; fields are None where the file system did not respond."""
 
     path: str
     exists: bool | None = None
@@ -112,10 +112,10 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionLock:
-    """A lock file of torch.utils.cpp_extension: its builder holds it open as long as it lives (torch/utils/file_baton.py).
+    """A lock file of torch.utils.cpp_extension: its builder keeps it open until it exits (torch/utils/file_baton.py).
 
-    `holder_pid` is None when no process here holds it. `is_local`: a holder could only be among the processes that we
-    can see, so that none means that it is dead.
+    `holder_pid` is None when no visible process holds it. `is_local`: the holder can only be a process that is visible
+    here, so None means that it is dead.
     """
 
     path: str
@@ -138,7 +138,7 @@ class Host(Section):
     """One node without its GPUs and networks. Limits of -1 are "unlimited". None is unknown, and `gaps` says why.
 
     `cpus_allowed` is sched_getaffinity of this process, `cpus_allowed_list` the same as a list. `container` is the
-    runtime (`docker`, `kubernetes`, …), "" outside of one; `container_evidence` says what shows it. `governor` is that of
+    runtime (`docker`, `kubernetes`, …), "" outside of one; `container_evidence` is what shows it. `governor` is that of
     the first CPU. `numa_calls_allowed` is False when a seccomp filter refuses get_mempolicy. `rdma_devices` are the verbs
     devices that a process here can open (/dev/infiniband/uverbs*).
     """
@@ -181,41 +181,41 @@ class Host(Section):
 
 
 def cpus_in(cpus: str) -> frozenset[int]:
-    """The numbers that the kernel's list form (`0-3,8`) names; none for an empty or malformed list."""
-    found: set[int] = set()
+    """The CPU numbers in the kernel's list form (`0-3,8`); empty for an empty or malformed list."""
+    numbers: set[int] = set()
     for part in cpus.split(","):
         first, _, last = part.strip().partition("-")
         if first.isdecimal() and (not last or last.isdecimal()) and int(last or first) < MOST_CPUS:
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
 
 
 def count_cpus(cpus: str) -> int:
-    """How many CPUs the kernel's list form (`0-3,8`) names; 0 for an empty or malformed list."""
+    """The number of CPUs in the kernel's list form (`0-3,8`); 0 for an empty or malformed list."""
     return len(cpus_in(cpus))
 
 
 def visible_gpus(environ: Environ, gpu: Gpu | None) -> int:
-    """How many GPUs the ranks of this node could use; 0 where NVML was not asked."""
+    """How many GPUs the ranks of this node can use; 0 where NVML was not queried."""
     return 0 if gpu is None else visible(environ.variables, gpu).count
 
 
 def local_ranks(environ: Environ, gpu: Gpu | None, job: Job | None) -> int | None:
-    """How many ranks run on this node: what the launch line says, else the launcher around this process, else one per
-    visible GPU, else None (nothing says so).
+    """How many ranks run on this node: from the launch line, else the launcher of this process, else one per visible GPU,
+    else None (unknown).
     """
     of_line = None if job is None else job.ranks_per_node
     return of_line or environ.local_world_size or visible_gpus(environ, gpu) or None
 
 
 def world_ranks(environ: Environ, gpu: Gpu | None, job: Job | None) -> int:
-    """How many ranks the whole job has, as far as that is known; at least those of this node."""
+    """How many ranks the whole job has, as far as known; at least those of this node."""
     of_line = None if job is None or job.ranks_per_node is None else job.world_size or job.ranks_per_node
     return max(of_line or environ.world_size or 0, local_ranks(environ, gpu, job) or 1)
 
 
 def readable(size_bytes: int) -> str:
-    """A size for people: `64 MiB`, `1.5 GiB`; -1 is `unlimited`."""
+    """A size as text: `64 MiB`, `1.5 GiB`; -1 is `unlimited`."""
     if size_bytes == UNLIMITED:
         return "unlimited"
     size = float(size_bytes)

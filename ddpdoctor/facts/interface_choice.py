@@ -1,4 +1,4 @@
-"""Which interface NCCL and Gloo take: their own reading of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, step by step.
+"""Which interface NCCL and Gloo use: their own handling of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, step by step.
 
 NCCL: `ncclFindInterfaces` (src/misc/socket.cc) and `ncclOsFindInterfaces` (src/os/linux.cc). Gloo: torch's
 `ProcessGroupGloo::createDefaultDevice` and `gloo/transport/tcp/device.cc`.
@@ -18,17 +18,17 @@ MAX_INTERFACES = 16
 """NCCL's MAX_IFS."""
 FAMILIES = {"AF_INET": "ipv4", "AF_INET6": "ipv6"}
 AUTOMATIC = (
-    ("ib", "no NCCL_SOCKET_IFNAME: names that begin with ib come first"),
-    ("^docker,lo,virbr", "no NCCL_SOCKET_IFNAME: the first that is not docker*, lo* or virbr*"),
-    ("docker", "no NCCL_SOCKET_IFNAME, and nothing is left but docker*"),
-    ("lo", "no NCCL_SOCKET_IFNAME, and nothing is left but lo*"),
-    ("virbr", "no NCCL_SOCKET_IFNAME, and nothing is left but virbr*"),
+    ("ib", "NCCL_SOCKET_IFNAME is not set: NCCL prefers names that begin with ib"),
+    ("^docker,lo,virbr", "NCCL_SOCKET_IFNAME is not set: NCCL uses the first that is not docker*, lo* or virbr*"),
+    ("docker", "NCCL_SOCKET_IFNAME is not set, and only docker* is up"),
+    ("lo", "NCCL_SOCKET_IFNAME is not set, and only lo* is up"),
+    ("virbr", "NCCL_SOCKET_IFNAME is not set, and only virbr* is up"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An interface, the address that peers are given, and the reason in words. `interface` is "" if no interface has it."""
+    """An interface, the address that peers get, and the reason for the choice. `interface` is "" if no interface has it."""
 
     interface: str
     ip: str
@@ -36,12 +36,12 @@ class Choice:
 
 
 def effective(value: str | None) -> str | None:
-    """The value as NCCL and torch take it: a value of fewer than two characters counts as not set."""
+    """The value as NCCL and torch read it: fewer than two characters count as not set."""
     return value if value and len(value) > 1 else None
 
 
 def matching(name: str, spec: str) -> bool:
-    """Whether an interface name is taken by NCCL_SOCKET_IFNAME=`spec`: `[^][=]item,item`, prefixes unless `=`.
+    """Whether an interface name matches `NCCL_SOCKET_IFNAME=spec`: `[^][=]item,item`, prefixes unless `=`.
 
     An empty list matches everything. A `:port` after an item is not part of the name.
     """
@@ -49,9 +49,9 @@ def matching(name: str, spec: str) -> bool:
     rest = spec[1:] if excludes else spec
     exact = rest.startswith("=")
     items = [item.partition(":")[0] for item in rest[exact:].split(",")]
-    wanted = [item for item in items if item]
-    taken = not wanted or any(name == item if exact else name.startswith(item) for item in wanted)
-    return taken is not excludes
+    patterns = [item for item in items if item]
+    matches = not patterns or any(name == item if exact else name.startswith(item) for item in patterns)
+    return matches is not excludes
 
 
 def choose_for_nccl(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...]:
@@ -72,7 +72,7 @@ def choose_for_nccl(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...
 
 
 def choose_for_gloo(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...]:
-    """What Gloo publishes; empty when GLOO_SOCKET_IFNAME names nothing usable, or when the own name was not asked for."""
+    """What Gloo advertises; empty when GLOO_SOCKET_IFNAME names nothing usable, or the hostname was not resolved."""
     spec = effective(variables.get("GLOO_SOCKET_IFNAME"))
     if spec is not None:
         return tuple(_named(net, spec))
@@ -84,7 +84,7 @@ def choose_for_gloo(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...
             name = found.name if found else "lo"
             return (Choice(name, ip, f"the hostname {net.hostname} resolves to it"),)
     why = "does not resolve" if not net.own_name.addresses else "resolves to no address of this node"
-    return (Choice("lo", "127.0.0.1", f"the hostname {net.hostname} {why}: Gloo falls back to the loopback"),)
+    return (Choice("lo", "127.0.0.1", f"the hostname {net.hostname} {why}: Gloo falls back to loopback"),)
 
 
 def _named(net: Net, spec: str) -> Iterator[Choice]:
@@ -119,7 +119,7 @@ def _find(net: Net, spec: str, family: str | None, reason: str) -> Iterator[Choi
 
 
 def _in_subnet_of_comm_id(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...]:
-    """The interface in the subnet of NCCL_COMM_ID, where that holds an address and not a name."""
+    """The interface in the subnet of NCCL_COMM_ID, if that is an address and not a name."""
     given = effective(variables.get("NCCL_COMM_ID"))
     if given is None:
         return ()
@@ -136,5 +136,5 @@ def _in_subnet_of_comm_id(net: Net, variables: Mapping[str, str]) -> tuple[Choic
 
 
 def names_matching(net: Net, spec: str) -> tuple[str, ...]:
-    """Names of all interfaces, also those that are down, that NCCL_SOCKET_IFNAME=`spec` matches."""
+    """Names of all interfaces that match `NCCL_SOCKET_IFNAME=spec`, including those that are down."""
     return tuple(i.name for i in net.interfaces if matching(i.name, spec))

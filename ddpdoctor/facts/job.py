@@ -1,4 +1,4 @@
-"""`job`: the processes that a job consists of, whoever starts them."""
+"""`job`: the processes that a job consists of, whatever launcher starts them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Agent", "Job", "Process", "Rendezvous"]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One rank. What is not known is None.
+    """One rank. Unknown fields are None.
 
-    `node` is the index of its node in the job, `argv` its script with the arguments (pieces that only a shell knows are
-    UNKNOWN), `environ` and `cwd` are those of its launcher, `started_by` is the launcher's name. `evidence` is the path in
-    the facts that says so, such as `launch.lines[3]`.
+    `node` is the index of its node in the job, `argv` its script with the arguments (words that only a shell could expand are
+    UNKNOWN), `environ` and `cwd` are those of its launcher, `started_by` is the launcher's name. `evidence` is its path in
+    the facts, such as `launch.lines[3]`.
     """
 
     node: int
@@ -34,7 +34,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The launcher on one node: torchrun, or accelerate in torchrun's words, as a launch line gives it."""
+    """The launcher on one node, as a launch line gives it: torchrun, or accelerate with torchrun's terms."""
 
     line: LaunchLine
     layer: Layer
@@ -43,7 +43,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where and how the nodes find each other; a field on which the nodes do not agree is None."""
+    """The rendezvous of the nodes; a field on which the nodes disagree is None."""
 
     backend: str | None = None
     host: str | None = None
@@ -55,7 +55,7 @@ class Rendezvous:
 class Job:
     """One job. `launcher` is the name of what starts its ranks, `name` that of its script or module.
 
-    `agents` are the launchers of its nodes, in the order of the launch lines; () where no line is known. `processes` are
+    `agents` are the launchers of its nodes, in the order of the launch lines; () where no line was given. `processes` are
     its ranks, as far as their number is known. `ranks_per_node` and `world_size` count the ranks also where they are not
     listed, as those of srun, mpirun or deepspeed.
     """
@@ -74,5 +74,5 @@ class Job:
         return self.agents if len(self.agents) > 1 else ()
 
     def ranks_on(self, node: int) -> int | None:
-        """How many ranks a node starts, None where that is not known."""
+        """How many ranks a node starts, None where unknown."""
         return sum(process.node == node for process in self.processes) or None

@@ -1,6 +1,6 @@
-"""The launchers as rows of data: how to recognise each one, and which variables hold the rank, world size and node.
+"""The launchers as data: how to recognize each one, and which variables hold the rank, world size and node.
 
-The order is from the inside to the outside: a torchrun worker inside an srun task carries the marks of both, and only the
+The order is from the inside to the outside: a torchrun worker inside an srun task has the variables of both, and only the
 inner one started this process. Sources: torch's local_elastic_agent.py, srun(1) "OUTPUT ENVIRONMENT VARIABLES",
 Open MPI's and MPICH's mpirun, Kubeflow's training-operator and Trainer, deepspeed's launch.py, Lightning's environments.
 """
@@ -16,9 +16,9 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class LauncherMarks:
-    """One launcher. The six words hold names of variables, the first one that is set counts; () means that it has none.
+    """One launcher. `rank` to `nnodes` are names of variables; the first one that is set counts; () means that it has none.
 
-    `markers` must all be set (`A|B` is either, `RAY_*` any with that beginning) and none of `unless`. `owns` are beginnings
+    `markers` must all be set (`A|B` is either, `RAY_*` any with that prefix) and none of `unless`. `owns` are prefixes
     of names that only this launcher uses; `sets` are names that others use as well. `counts_pods`: its RANK is the index of
     a pod and its WORLD_SIZE the number of pods, which are also ranks only where each pod runs one process.
     """
@@ -41,7 +41,7 @@ class LauncherMarks:
 PLAIN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 PSEUDO_STEPS = ("4294967290", "4294967291", "4294967292", "4294967293", "batch", "extern", "interactive", "pending")
-"""Values of SLURM_STEP_ID that are no srun task: the interactive shell of salloc, the batch script, the extern step."""
+"""Values of SLURM_STEP_ID that are not srun tasks: the interactive shell of salloc, the batch script, the extern step."""
 
 TORCHRUN = LauncherMarks(
     name="torchrun",
@@ -206,4 +206,4 @@ LAUNCHERS = (
     ),
     BY_HAND,
 )
-"""Innermost first; the last row is what remains when RANK and WORLD_SIZE are set and nobody claims them."""
+"""Innermost first. The last row applies when RANK and WORLD_SIZE are set and no launcher matches."""

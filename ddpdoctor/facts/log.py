@@ -1,4 +1,4 @@
-"""The section `log`: sources, the lines that matter, tracebacks and exit codes, each with the rank that it belongs to."""
+"""The section `log`: sources, relevant lines, tracebacks and exit codes, each with its rank."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ __all__ = [
 ]
 
 FATAL = "Fatal Python error"
-"""What faulthandler prints, in place of an exception's name, for a process that a signal ended."""
+"""What faulthandler prints, instead of an exception's name, for a process that a signal killed."""
 
 _PARTS = (
     r"/torch/(_\w+|amp|ao|autograd|backends|compiler|cpu|cuda|distributed|export|fft|functional\.py|func|futures|fx|hub\.py|jit"
     r"|library\.py|linalg|multiprocessing|nn|nested|onnx|optim|overrides\.py|package|profiler|quantization|serialization\.py"
     r"|sparse|special|storage\.py|tensor\.py|testing|utils|xpu)(/|\.py$|$)"
 )
-"""The parts of torch itself: a folder of the job may be called torch as well."""
+"""The packages and modules of torch itself: a folder of the job may be called torch as well."""
 _LIBRARY = re.compile(
     rf"/(site|dist)-packages/|(^|/)lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|{_PARTS}|^/pytorch/|/bin/\w+$|\.pyx$"
 )
-"""Files of Python, torch and what pip installs: the last frame before them is the job's."""
+"""Files of Python, torch and pip packages: the last frame before them is in the job's own code."""
 _OF_TORCH = re.compile(rf"-packages/torch/|{_PARTS}|^<|(^|/)lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
-"""Of these, the files of Python and torch themselves."""
+"""The files of Python and torch only."""
 _OF_A_TOOL = re.compile(
     r"Command \W{0,3}(\S*/)?(\S*-)?(g?cc|[gc]\+\+|clang(\+\+)?|nvcc|hipcc|ptxas|ld|make|cmake|which|hostname|ldconfig|nvidia-smi"
     r"|git|pip3?|wget|curl|tar|unzip|ffmpeg|aws|gsutil|rsync|cp)(-[\d.]+)?[\W ]"
 )
-"""What a worker prints about a compiler or another tool that failed; for a build by ninja torch prints more."""
+"""What a worker prints about a compiler or another tool that failed; for a ninja build torch prints more."""
 
 
 class InputKind(str, Enum):
-    """What an input is. `collectors/log/input_kind.py` tells them apart."""
+    """What an input is. `collectors/log/input_kind.py` distinguishes them."""
 
     TEXT = "text"
     KERNEL = "kernel"
@@ -83,7 +83,7 @@ class InputKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who printed something, as far as the line, its neighbours and the file's name say. Ranks are global.
+    """The process that printed something, from the line, adjacent lines and the file's name. Ranks are global.
 
     `task` is the number that srun --label puts before a line: a rank, or a node where each task is a launcher. `device` is
     CUDA's number of the process's GPU, as NCCL writes it: a local rank at best, never a global one.
@@ -98,17 +98,18 @@ class Who:
     device: int | None = None
 
     def may_be(self, other: Who) -> bool:
-        """Whether nothing that is known of both distinguishes them: rank, host and task."""
+        """Whether both may be one process: rank, host and task are equal, or unknown on one side."""
         pairs = ((self.rank, other.rank), (self.host, other.host), (self.task, other.task))
         return all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One input. `who` is what its name says of all its lines; `problem` is why not all of it was read, None if it was.
+    """One input. `who` applies to all its lines, from its name; `problem` is why it was not read completely, None if
+    it was.
 
     `attempt` is the number of the restart in a torchrun --log-dir tree; `restarted_at` is the first line in which a
-    launcher says that it starts the workers once more.
+    launcher reports that it restarts the workers.
     """
 
     name: str
@@ -123,10 +124,10 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line that matters, without colours and prefixes, cut at 2000 characters.
+    """A relevant line, without colors and prefixes, cut at 2000 characters.
 
-    `source` is the index of its source, `number` counts from 1. Where one rank repeats a line with other numbers in
-    it, only the first is kept: `count` says how many there were and `last` is the number of the last one.
+    `source` is the index of its source, `number` counts from 1. If one rank repeats a line with different numbers in
+    it, only the first is kept: `count` is how many there were, and `last` the line number of the last one.
     """
 
     source: int
@@ -149,7 +150,7 @@ class MarkKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobMark:
-    """A line that tells jobs apart. `ids` are (kind of id, id): ("slurm", "4712"), ("run", "sweep1").
+    """A line that distinguishes jobs. `ids` are (kind of id, id): ("slurm", "4712"), ("run", "sweep1").
 
     `by` is who says that it starts a job: two of them may say it of one start. `tail` are the last lines before it that hold
     text: if a job ends there, they are its end.
@@ -166,7 +167,7 @@ class JobMark:
 
 @dataclass(frozen=True, slots=True)
 class TracebackFrame:
-    """One frame of a Python traceback; `code` is its source line, where the traceback holds it."""
+    """One frame of a Python traceback; `code` is its source line, if the traceback has it."""
 
     file: str
     line: int
@@ -176,10 +177,10 @@ class TracebackFrame:
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """A Python traceback. `number` is the line of its exception, `begin` that of its head; `frames` are outermost first.
+    """A Python traceback. `number` is the line of its exception, `begin` its first line; `frames` are outermost first.
 
-    Where the text ends within it, `exception` is empty. `has_joined`: torch itself put `[rankN]:` before it, so the
-    rank had a process group (torch 2.3 and newer). `is_chained`: the text says that it was raised over the one above it.
+    If the text ends within it, `exception` is empty. `has_joined`: torch itself put `[rankN]:` before it, so the
+    rank had a process group (torch 2.3 and newer). `is_chained`: raised during handling of the one before it.
     """
 
     source: int
@@ -195,18 +196,18 @@ class Traceback:
 
     @property
     def is_line(self) -> bool:
-        """Whether the text holds the exception's own line alone: a process may only have reported it."""
+        """Whether the text has the exception's own line only: a process may have merely reported it."""
         return not self.frames and self.begin == self.number
 
     @property
     def is_summary(self) -> bool:
-        """Whether a launcher raised it over a worker that failed."""
+        """Whether a launcher raised it because a worker failed."""
         name = self.exception.rpartition(".")[2]
         return name == "ChildFailedError" or (name == "CalledProcessError" and not _OF_A_TOOL.match(self.message))
 
     @property
     def is_exit_barrier(self) -> bool:
-        """Whether it is of a launcher that waited for the other launchers at its end, when its own workers were done."""
+        """Whether a launcher raised it in its exit barrier, waiting for other launchers after its own workers were done."""
         return any(frame.function == "_exit_barrier" for frame in self.frames)
 
     @property
@@ -216,21 +217,21 @@ class Traceback:
 
     @property
     def place(self) -> TracebackFrame | None:
-        """The innermost frame of the job's own code; where all of it is a library's, the innermost before Python's and torch's.
+        """The innermost frame of the job's own code; without one, the innermost that is not in Python or torch.
 
-        Code without a file, as a dataclass's `<string>`, is a place only where there is no file.
+        Code without a file, such as a dataclass's `<string>`, counts only if no frame has a file.
         """
         own = self.own_frames
         files = [frame for frame in own if not frame.file.startswith("<")]
         others = [frame for frame in self.frames if not _OF_TORCH.search(frame.file.replace("\\", "/"))]
-        return next((found[-1] for found in (files, own, others, self.frames) if found), None)
+        return next((frames[-1] for frames in (files, own, others, self.frames) if frames), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended, as its launcher says: an exit code, negative for a signal as in torchrun's summary.
+    """How a process ended, reported by its launcher: an exit code, negative for a signal as in torchrun's summary.
 
-    `by` is the launcher that says it. `is_first` marks what torchrun calls the root cause, which holds for its node only.
+    `by` is the launcher that reported it. `is_first` marks torchrun's root cause, which is correct for its node only.
     """
 
     source: int
@@ -243,24 +244,24 @@ class Exit:
 
 
 class EventKind(str, Enum):
-    """What a process printed of interest."""
+    """The kinds of relevant output."""
 
     EXCEPTION = "exception"
     EXIT = "exit"
     FAILURE = "failure"
-    """A line that says that the process or the job failed, without an exception."""
+    """A line that reports a failure of the process or the job, without an exception."""
     PEER_LOST = "peer lost"
     CAUGHT = "caught"
-    """The words of code that caught an error and goes on."""
+    """A message of code that caught an error and continued."""
     FINISHED = "finished"
     GROUP_FINISHED = "group finished"
-    """A launcher says that its workers finished."""
+    """A launcher reports that its workers finished."""
     PROGRESS = "progress"
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """One thing that a process printed. `is_fatal`: the log does not show that anything went on after it."""
+    """One relevant message of a process. `is_fatal`: the log does not show that the process continued after it."""
 
     kind: EventKind
     printed: LogLine | Traceback | Exit
@@ -268,34 +269,34 @@ class LogEvent:
 
 
 class ProcessOutcome(str, Enum):
-    """How a process ended, as far as the log shows it."""
+    """How a process ended, as far as the log shows."""
 
     DONE = "done"
     FAILED = "failed"
     RECOVERED = "recovered"
-    """It printed an error and went on."""
+    """It printed an error and continued."""
     CUT_OFF = "cut off"
-    """Its output ends while it works, or where its launcher ended it."""
+    """Its output ends while it works, or when its launcher ended it."""
     UNKNOWN = "unknown"
 
 
 class JobOutcome(str, Enum):
-    """How the job ended, as far as the log shows it."""
+    """How the job ended, as far as the log shows."""
 
     FAILED = "failed"
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
-    """Somebody ended it with SIGINT, as Ctrl-C does, before anything had failed."""
+    """A user ended it with SIGINT (Ctrl-C) before anything had failed."""
     RUNNING = "running"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class LogProcess:
-    """A process of the log, or all of a source's output that names none.
+    """A process of the log, or all output of a source that names no process.
 
-    `who` is what its first line says of it; `pid` is None where the rank or the local rank names the process. `events` are in
-    the order of the source. `speaks`: it printed something itself, and is not only named by its launcher.
+    `who` comes from its first line; `pid` is None where the rank or the local rank identifies the process. `events` are in
+    the order of the source. `speaks`: it printed something itself; otherwise only its launcher named it.
     """
 
     source: int
@@ -309,7 +310,7 @@ class LogProcess:
 
     @property
     def failures(self) -> tuple[LogEvent, ...]:
-        """Why it failed, the first event first; empty unless it did."""
+        """The events that explain why it failed, in order; empty if it did not."""
         return tuple(event for event in self.events if event.is_fatal)
 
 
@@ -324,35 +325,35 @@ class GpuAddress:
 
 @dataclass(frozen=True, slots=True)
 class Log(Section):
-    """Everything that was read. `world_size` is what the lines say, None when they do not.
+    """Everything that was read. `world_size` comes from the lines, None when no line has it.
 
     `heads` and `tails` are the first and the last lines of each source that hold text, whether they matter or not; `marks`
-    are the lines that tell jobs apart.
+    are the lines that distinguish jobs.
     """
 
     sources: tuple[LogSource, ...] = ()
     lines: tuple[LogLine, ...] = ()
     tracebacks: tuple[Traceback, ...] = ()
     unfinished: tuple[Traceback, ...] = ()
-    """Tracebacks whose end, with the exception, the log does not hold."""
+    """Tracebacks whose end, with the exception, is missing from the log."""
     exits: tuple[Exit, ...] = ()
     heads: tuple[LogLine, ...] = ()
     tails: tuple[LogLine, ...] = ()
     marks: tuple[JobMark, ...] = ()
     xids: tuple[Xid, ...] = ()
-    """What kernels wrote of GPUs and NVSwitches, each with its source and line."""
+    """Kernel messages about GPUs and NVSwitches, each with its source and line."""
     seats: tuple[GpuAddress, ...] = ()
-    """From collected facts among the inputs; what NCCL's lines say is not here."""
+    """From collected facts among the inputs; addresses from NCCL's lines are not included."""
     world_size: int | None = None
     gaps: tuple[Gap, ...] = ()
 
     def __hash__(self) -> int:
-        """Cheap: what is found out about a whole log is remembered by it."""
+        """Cheap, because results about a whole log are cached by it."""
         return hash((len(self.sources), len(self.lines), len(self.tracebacks), len(self.exits), len(self.tails)))
 
     @property
     def spoken(self) -> tuple[LogLine | Traceback | Exit, ...]:
-        """Everything that somebody printed, whatever it is."""
+        """All lines, tracebacks and exits."""
         return (*self.lines, *self.tracebacks, *self.exits)
 
     def place(self, source: int, number: int) -> str:

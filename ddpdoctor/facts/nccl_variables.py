@@ -1,4 +1,4 @@
-"""The variables that NCCL reads: one line a variable, up to NCCL 2.30.7. See settings_table.py for the columns.
+"""The variables that NCCL reads: one line per variable, up to NCCL 2.30.7. See settings_table.py for the columns.
 
 From NCCL's documentation and from `NCCL_PARAM` and `ncclGetEnv` in the sources of its releases since 2.3.5.
 """
@@ -22,7 +22,7 @@ NCCL_CHUNK_SIZE number 2.12.7
 NCCL_COLLNET_ENABLE number:0|1 2.6
 NCCL_COLLNET_NODE_THRESHOLD number 2.9.9
 NCCL_COMM_BLOCKING number:0|1 2.14
-NCCL_COMM_ID text - # address of the bootstrap root, by hand
+NCCL_COMM_ID text - # address of the bootstrap root, set by hand
 NCCL_COMM_SHRINK_SHARE_RESOURCES number 2.27.3
 NCCL_COMM_SPLIT_SHARE_RESOURCES number 2.18.1
 NCCL_CONF_FILE path 2.23 # file with more NCCL variables
@@ -30,16 +30,16 @@ NCCL_CONNECT_ROUND_MAX_PEERS number 2.19.4
 NCCL_CREATE_THREAD_CONTEXT text 2.13.4 removed:2.30.4
 NCCL_CROSS_NIC number:0|1|2 2.5.6 # whether rings may change NICs between nodes
 NCCL_CTA_POLICY text 2.29
-NCCL_CUMEM_ENABLE number:0|1 2.18 # allocation by the cuMem API
+NCCL_CUMEM_ENABLE number:0|1 2.18 # allocation with the cuMem API
 NCCL_CUMEM_HOST_ENABLE number:0|1 2.23
 NCCL_DEBUG word:NONE|VERSION|WARN|INFO|ABORT|TRACE - # log level of NCCL: VERSION, WARN, INFO, TRACE
 NCCL_DEBUG_FILE path 2.2.12 # file for NCCL's log; %h host, %p process
-NCCL_DEBUG_SUBSYS words:INIT|COLL|P2P|SHM|NET|GRAPH|TUNING|ENV|ALLOC|ALLOC_HOST|CALL|PROXY|NVLS|BOOTSTRAP|REG|PROFILE|RAS|DESTROY|ALL 2.3.4 # parts of NCCL that log
+NCCL_DEBUG_SUBSYS words:INIT|COLL|P2P|SHM|NET|GRAPH|TUNING|ENV|ALLOC|ALLOC_HOST|CALL|PROXY|NVLS|BOOTSTRAP|REG|PROFILE|RAS|DESTROY|ALL 2.3.4 # subsystems of NCCL that log
 NCCL_DEBUG_TIMESTAMP_FORMAT text 2.26
 NCCL_DEBUG_TIMESTAMP_LEVELS words:VERSION|WARN|INFO|ABORT|TRACE|ALL 2.26
 NCCL_DEV_API_JIT number 2.30.7
 NCCL_DISABLE_MEM_MANAGER number 2.29.7
-NCCL_DMABUF_ENABLE number:0|1 2.13 # GPUDirect RDMA by dma-buf
+NCCL_DMABUF_ENABLE number:0|1 2.13 # GPUDirect RDMA with dma-buf
 NCCL_ELASTIC_BUFFER_REGISTER number 2.30.3
 NCCL_ENABLE_VERSION_CHECK number:0|1 2.29.2
 NCCL_ENV_PLUGIN text 2.28
@@ -74,7 +74,7 @@ NCCL_GRAPH_MIXING_SUPPORT number:0|1 2.13
 NCCL_GRAPH_REGISTER number:0|1 2.11
 NCCL_GRAPH_STREAM_ORDERING number:0|1 2.30
 NCCL_GROUP_CUDA_STREAM number -
-NCCL_HOSTID text 2.5.6 # which ranks count as one host, by hand
+NCCL_HOSTID text 2.5.6 # which ranks count as one host, set by hand
 NCCL_IBVERBS_LIB path 2.30.3
 NCCL_IB_ADAPTIVE_ROUTING number:0|1 2.16
 NCCL_IB_ADDR_FAMILY exact:AF_INET|AF_INET6 2.21
@@ -88,7 +88,7 @@ NCCL_IB_ECE_ENABLE number:0|1 2.23
 NCCL_IB_FIFO_TC number:0..255 2.22.3
 NCCL_IB_GDR_LEVEL text - removed:2.3.7 by:NCCL_NET_GDR_LEVEL
 NCCL_IB_GID_INDEX number 2.1.4 # GID table entry for RoCE
-NCCL_IB_HCA text - # RDMA devices for NCCL, by beginning; = exact, ^ not
+NCCL_IB_HCA text - # RDMA devices for NCCL, by prefix; = exact, ^ exclude
 NCCL_IB_MERGE_NICS number:0|1 2.20
 NCCL_IB_MERGE_VFS number 2.18.1
 NCCL_IB_MQP_RETRY_ALL number 2.24.3
@@ -126,7 +126,7 @@ NCCL_IB_USE_INLINE number:0|1 2.8.3
 NCCL_IB_WARN_RAIL_LOCAL number 2.24.3
 NCCL_IGNORE_COLLNET_MISMATCH number:0|1 2.30
 NCCL_IGNORE_CPU_AFFINITY number:0|1 2.4.6
-NCCL_IGNORE_DISABLED_P2P number:0|1|2 2.12.7 # 1: no complaint about a dead NVLink path
+NCCL_IGNORE_DISABLED_P2P number:0|1|2 2.12.7 # 1: no error for a broken NVLink path
 NCCL_IGNORE_NET_MISMATCH number:0|1 2.30
 NCCL_IPC_USE_ABSTRACT_SOCKET number:0|1 2.29
 NCCL_L1_SHARED_MEMORY_CARVEOUT number 2.12.10
@@ -146,8 +146,8 @@ NCCL_MAX_NCHANNELS number 2.0.5 deprecated:2.17 by:NCCL_MAX_CTAS # largest numbe
 NCCL_MAX_NRINGS number - deprecated:- by:NCCL_MAX_NCHANNELS
 NCCL_MAX_P2P_NCHANNELS number 2.7.3
 NCCL_MEM_SYNC_DOMAIN number 2.16
-NCCL_MIN_CTAS number 2.17 # least number of CUDA blocks per collective
-NCCL_MIN_NCHANNELS number 2.2.0 deprecated:2.17 by:NCCL_MIN_CTAS # least number of channels
+NCCL_MIN_CTAS number 2.17 # smallest number of CUDA blocks per collective
+NCCL_MIN_NCHANNELS number 2.2.0 deprecated:2.17 by:NCCL_MIN_CTAS # smallest number of channels
 NCCL_MIN_NRINGS number - deprecated:- by:NCCL_MIN_NCHANNELS
 NCCL_MIN_P2P_NCHANNELS number 2.7.3
 NCCL_MLOPART_RDMA_ENABLE number 2.30.7
@@ -240,11 +240,11 @@ NCCL_SHM_USE_CUDA_MEMCPY text 2.13.4 removed:2.30.4
 NCCL_SINGLE_PROC_MEM_REG_ENABLE number 2.28.3
 NCCL_SINGLE_RING_THRESHOLD number 2.1 removed:2.3 by:NCCL_ALGO
 NCCL_SOCKET_FAMILY exact:AF_INET|AF_INET6 - # AF_INET or AF_INET6
-NCCL_SOCKET_IFNAME text - # interfaces for NCCL's sockets, by beginning; = exact, ^ not
+NCCL_SOCKET_IFNAME text - # interfaces for NCCL's sockets, by prefix; = exact, ^ exclude
 NCCL_SOCKET_INLINE number 2.27.3
 NCCL_SOCKET_MAGIC number 2.30.7
 NCCL_SOCKET_MIN_TASKSIZE number 2.27.3
-NCCL_SOCKET_NTHREADS number:1..16 2.4.8 # threads per connection over sockets
+NCCL_SOCKET_NTHREADS number:1..16 2.4.8 # threads per socket connection
 NCCL_SOCKET_POLL_TIMEOUT_MSEC number 2.28
 NCCL_SOCKET_RCVBUF number 2.27.3
 NCCL_SOCKET_RETRY_CNT number 2.24

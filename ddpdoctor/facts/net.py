@@ -1,4 +1,4 @@
-"""`net`: interfaces, names, the master's address and port, as this node sees them."""
+"""`net`: interfaces, host names, the master's address and port, as this node sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpdoctor.facts.reachability import FARTHEST_FIRST, Attempt, Lookup
 __all__ = ["DEFAULT_PORT", "Address", "Interface", "Net", "Port", "PortSocket", "is_loopback"]
 
 DEFAULT_PORT = 29500
-"""What torchrun's static rendezvous over several nodes takes without --master-port."""
+"""The port of torchrun's static rendezvous over several nodes, without `--master-port`."""
 
 VIRTUAL = ("docker", "bridge", "veth", "tunnel", "virtual")
 
@@ -32,7 +32,7 @@ class Interface:
     """One network interface, in the kernel's order.
 
     `kind` is one of loopback physical virtual bond bridge vlan veth docker tunnel infiniband wireless. `is_running` is
-    IFF_RUNNING: up and with carrier. `has_default_route`: packets to anywhere leave through it.
+    IFF_RUNNING: up and with carrier. `has_default_route`: a default route uses it.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Interface:
 
     @property
     def is_virtual(self) -> bool:
-        """Made by software for this machine alone (bridge, container, tunnel), not a way to other nodes by itself."""
+        """Created by software on this machine (bridge, container, tunnel), not a path to other nodes by itself."""
         return self.kind in VIRTUAL
 
 
 @dataclass(frozen=True, slots=True)
 class PortSocket:
-    """One socket on the port. `state` is LISTEN, ESTABLISHED, TIME_WAIT, …; None where only root may see.
+    """One socket on the port. `state` is LISTEN, ESTABLISHED, TIME_WAIT, …; owner fields are None where only root may see them.
 
-    `is_ours`: the process is the launcher above us, or the rank 0 of the job that we are a rank of.
+    `is_ours`: the process is the launcher that started this process, or rank 0 of the same job.
     """
 
     state: str
@@ -70,9 +70,9 @@ class PortSocket:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """The port that the job's store would take. `bind_error` is None when a socket could be bound as torch binds it.
+    """The port that the job's store would listen on. `bind_error` is None when a socket could be bound as torch binds it.
 
-    `is_set`: MASTER_PORT names it; else it is torchrun's default.
+    `is_set`: from `MASTER_PORT`; else it is torchrun's default.
     """
 
     number: int
@@ -84,7 +84,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Net(Section):
-    """What this node's network looks like from the inside. Seconds are wall time; MTU in bytes.
+    """The network as this node sees it. Seconds are wall time; MTU in bytes.
 
     `own_name` is the lookup of the hostname, `full_name` that of `socket.getfqdn()`, `master_name` that of MASTER_ADDR
     (None without one), `reverse` the reverse lookups of the own addresses. `route_to_master` is the own address from
@@ -115,7 +115,7 @@ class Net(Section):
         return tuple(a.ip for i in self.interfaces for a in i.addresses)
 
     def is_own(self, ip: str) -> bool:
-        """Whether this node has the address. All of 127.0.0.0/8 is its own."""
+        """Whether this node has the address, including all of 127.0.0.0/8."""
         return is_loopback(ip) or _bare(ip) in {_bare(own) for own in self.own_addresses}
 
     def interface(self, name: str) -> Interface | None:
@@ -132,15 +132,15 @@ class Net(Section):
 
     @property
     def way_out(self) -> tuple[str, ...]:
-        """Names of the interfaces towards the other nodes: the route to a foreign master, else the default routes."""
+        """Names of the interfaces towards the other nodes: the route to a remote master, else the default routes."""
         if self.route_to_master and self.is_master is False:
-            found = self.interface_of(self.route_to_master)
-            return (found.name,) if found else ()
+            interface = self.interface_of(self.route_to_master)
+            return (interface.name,) if interface else ()
         return tuple(i.name for i in self.interfaces if i.has_default_route)
 
     @property
     def is_master(self) -> bool | None:
-        """Whether MASTER_ADDR is this node; None when it could not be resolved. Without MASTER_ADDR it is."""
+        """Whether `MASTER_ADDR` is this node; None when it does not resolve, True when it is not set."""
         if self.master_name is None:
             return True
         if not self.master_name.addresses:
@@ -149,25 +149,25 @@ class Net(Section):
 
     @property
     def best_attempt(self) -> Attempt | None:
-        """The attempt that came farthest: a rank would reach the master the same way. None without attempts."""
+        """The attempt that got farthest: a rank would reach the master the same way. None without attempts."""
         return min(self.attempts, key=lambda a: FARTHEST_FIRST.index(a.outcome), default=None)
 
     def spans_nodes(self, environ: Environ) -> bool:
-        """Whether the job is known to have more than one node: the environment says so, or the master is another machine."""
+        """Whether the job is known to have more than one node: from the environment, or the master is another machine."""
         return self.is_master is False or environ.is_multi_node is True
 
     def need_several_nodes(self, environ: Environ) -> None:
         """Skip the rule unless the job is known to have more than one node.
 
         Raises:
-            CannotLook: as far as the environment says, the job has one node.
+            CannotLook: according to the environment, the job has one node.
         """
         if not self.spans_nodes(environ):
-            not_here("the job has one node, as far as the environment says")
+            not_here("single node")
 
 
 def is_loopback(ip: str) -> bool:
-    """127.0.0.0/8, ::1 or the same written as IPv4 in IPv6; 0.0.0.0 and :: too: who connects there stays at home."""
+    """127.0.0.0/8, ::1 or the same written as IPv4 in IPv6; 0.0.0.0 and :: too, since connecting there stays on this machine."""
     try:
         address = ipaddress.ip_address(_bare(ip))
     except ValueError:

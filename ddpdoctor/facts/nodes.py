@@ -1,6 +1,6 @@
 """`nodes`: the nodes of one job: the settings and properties of each, and the network between every pair.
 
-Gathered by the session of all nodes before the job starts, or put together from collected files. A node is a machine
+Collected by the session of all nodes before the job starts, or built from collected files. A node is a machine
 under torchrun; under plain env:// (`form` is `env`) it is one rank.
 """
 
@@ -19,31 +19,31 @@ __all__ = ["Form", "Node", "NodeLink", "Nodes", "Split", "Stranger", "late_names
 
 
 def late_names() -> dict[str, type]:
-    """What is imported only when facts of nodes are read."""
+    """Types that are imported only when facts of nodes are read."""
     from ddpdoctor.facts.reachability import ConnectOutcome
 
     return {"ConnectOutcome": ConnectOutcome}
 
 
 class Form:
-    """How a job finds itself together; the words that `Node.form` holds."""
+    """How the processes of a job find each other: the values of `Node.form`."""
 
     STATIC = "static"
     C10D = "c10d"
     ENV = "env"
     FILES = "files"
-    """Collected files: no settings of a job are known."""
+    """Collected files: the settings of the job are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `host` is the short hostname; what is not set or not known is None.
+    """One node. `host` is the short hostname; fields that are not set or unknown are None.
 
     `machine` is equal for nodes of one machine and network namespace. `least` is the MIN of `--nnodes MIN:MAX`. `owns`: by
-    torch's own test, or by its rank, it would host the store; `is_at_master`: the master's address leads to this machine.
-    `waited_seconds` is how long the meeting had lasted when it came; `clock_seconds` how far its clock is ahead of the
-    clock of the node that wrote this. `gpu_uuids` are those that its ranks would use. `traits` are the properties that
-    can be compared, by their paths in the facts (`versions.torch`, `environ.NCCL_IB_DISABLE`).
+    torch's own test, or by its rank, it would host the store; `is_at_master`: the master's address is this machine.
+    `waited_seconds` is the age of the session when it joined; `clock_seconds` how far its clock is ahead of the
+    clock of the node that wrote this. `gpu_uuids` are those that its ranks would use. `traits` are the comparable
+    properties, by their paths in the facts (`versions.torch`, `environ.NCCL_IB_DISABLE`).
     """
 
     host: str
@@ -59,11 +59,11 @@ class Node:
     nproc: int | None = None
     launcher: str = ""
     uniform: bool = False
-    """The launcher computes ranks as node_rank times ranks per node: all nodes must have as many."""
+    """The launcher computes ranks as node_rank times ranks per node, so all nodes need the same number."""
     master_addr: str | None = None
     master_port: int | None = None
     master_addresses: tuple[str, ...] = ()
-    """The addresses that the master's name resolves to on this node, as far as it was looked up."""
+    """The addresses that the master's name resolves to on this node, if it was looked up."""
     rdzv_id: str | None = None
     owns: bool = False
     is_at_master: bool | None = None
@@ -71,7 +71,7 @@ class Node:
     """A scheduler started the command on this node, once per task."""
     script: str | None = None
     script_hash: str | None = None
-    """Of the script's text; "" where the script is missing."""
+    """Hash of the script's text; "" if the script is missing."""
     addresses: tuple[str, ...] = ()
     nccl_addresses: tuple[str, ...] = ()
     """`ADDRESS/PREFIX` of the interfaces that NCCL would use, the first one first."""
@@ -80,14 +80,16 @@ class Node:
     waited_seconds: float | None = None
     clock_seconds: float | None = None
     came: str = "main"
-    """`main`: by the job's own address and port; `door`: by the doctor's own port, because that address was unreachable."""
+    """How it joined. `main`: at the job's own address and port; `door`: at ddpdoctor's own port, because that address was
+    unreachable.
+    """
     way: ConnectOutcome | None = None
-    """What became of its way to the job's address and port, where that was closed."""
+    """Why the connection to the job's address and port failed, if it did."""
     traits: dict[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
-        """How sentences call this node."""
+        """How messages name this node."""
         if self.form == Form.ENV and self.rank is not None:
             return f"rank {self.rank} on {self.host}"
         return self.host if self.node_rank is None else f"node {self.node_rank} ({self.host})"
@@ -95,11 +97,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeLink:
-    """One direction between two nodes, by their indices: what `source` saw when it turned to `target`.
+    """One direction between two nodes, by their indices: what `source` saw when it connected to `target`.
 
-    `name` is the target's hostname, "" where the resolver of `source` had not answered yet, and `resolved` what `source` makes
-    of it; `address` and `port` are what it dialled: an address of the target at a high port that the kernel chose. `outcome`
-    is None when the connection was made; `is_echoed` says whether 32 KiB came back.
+    `name` is the target's hostname, "" if the resolver of `source` had not answered yet, and `resolved` the addresses that
+    `source` got for it; `address` and `port` are what it connected to: an address of the target and an ephemeral port.
+    `outcome` is None when the connection was made; `is_echoed`: whether 32 KiB came back.
     """
 
     source: int
@@ -120,9 +122,9 @@ class NodeLink:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody at the job's port who is none of the job: a node of another job, or (without `is_node`) no ddpdoctor at all.
+    """A client of the job's port that is not part of the job: a node of another job, or (without `is_node`) another program.
 
-    `protocol` is the number of the doctor's protocol, where it is a node of this job whose ddpdoctor speaks another one.
+    `protocol` is set for a node of this job whose ddpdoctor has another version of the protocol.
     """
 
     host: str
@@ -133,7 +135,7 @@ class Stranger:
 
     @property
     def title(self) -> str:
-        """How sentences call it."""
+        """How messages name it."""
         return f"{self.host} ({self.script})" if self.script else self.host
 
 
@@ -141,10 +143,10 @@ class Stranger:
 class Nodes(Section):
     """The nodes that joined, in the order of their node_rank (or rank), and those that did not.
 
-    `expected` is how many the job has, as most of the nodes say; `missing` are the node_ranks (ranks in form `env`) that
-    never came, and `missing_hosts` their names where a scheduler tells them. `waited_seconds` is how long the meeting
-    waited. `hosted_by` is the index of the node at which they met. `strangers` say who else knocked at the port.
-    `is_main`: they met at the job's own address and port.
+    `expected` is how many the job has, according to most of the nodes; `missing` are the node_ranks (ranks in form `env`)
+    that did not join, and `missing_hosts` their names if a scheduler lists them. `waited_seconds` is how long the session
+    waited. `hosted_by` is the index of the node that hosted it. `strangers` are other clients that connected to the port.
+    `is_main`: the session used the job's own address and port.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -153,17 +155,17 @@ class Nodes(Section):
     missing: tuple[int, ...] = ()
     missing_hosts: dict[str, str] = field(default_factory=dict)
     lacking: int = 0
-    """How many did not join, where their numbers are unknown (c10d assigns none)."""
+    """How many did not join, if their numbers are unknown (c10d assigns none)."""
     waited_seconds: float = 0.0
     hosted_by: int = 0
     is_main: bool = True
     lost_host: str | None = None
-    """The host of the session, when it disappeared before it had sent its verdict."""
+    """The host of the session, if it disappeared before it had sent its verdict."""
     strangers: tuple[Stranger, ...] = ()
     silent: tuple[int, ...] = ()
-    """Indices of nodes that joined and then stopped answering: suspended, or cut off. Nothing is known of their links."""
+    """Indices of nodes that joined and then stopped responding: suspended, or cut off. Their links are unknown."""
     left: tuple[Node, ...] = ()
-    """Nodes that joined and left again, where not all are here."""
+    """Nodes that joined and left again, if not all nodes joined."""
     absent: tuple[int, ...] = ()
     """The node_ranks (ranks in form `env`) that had not joined at the end, also where an error ended the wait early."""
     absent_count: int = 0
@@ -188,11 +190,11 @@ class Nodes(Section):
 
     @property
     def lacking_unnamed(self) -> int:
-        """How many did not join and have no number."""
+        """How many did not join and have no known number."""
         return 0 if self.missing else self.lacking
 
     def ranks_of(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """The ranks of these node_ranks, where all nodes that are here have as many; () where that is not known."""
+        """The ranks of these node_ranks, if all nodes that joined have the same number of ranks; else ()."""
         counts = {node.nproc for node in self.nodes}
         if len(counts) != 1 or (size := next(iter(counts))) is None:
             return ()
@@ -200,20 +202,20 @@ class Nodes(Section):
 
     @property
     def may_be_one_machine(self) -> bool:
-        """Ranks by hand, all that joined from one host, and nothing shows that the others belong to another one."""
+        """Ranks started by hand that all joined from one host, and the missing ones may be on this host too."""
         alone = len({node.host for node in self.nodes}) == 1
         counts = [node.nproc for node in self.nodes if node.nproc is not None]
         return self.form == Form.ENV and alone and all(count >= (self.expected or count) for count in counts)
 
     @property
     def is_one_machine(self) -> bool:
-        """All nodes of the job are here, and on one machine: as by two launches in two terminals."""
+        """All nodes of the job joined from one machine, such as two launches in two terminals."""
         machines = {node.machine for node in self.nodes}
         return len(self.nodes) == self.expected and len(machines) == 1 and "" not in machines
 
     @property
     def is_meeting(self) -> bool:
-        """Several nodes joined before their job, as opposed to collected files."""
+        """Several nodes joined a session before their job, as opposed to collected files."""
         return self.form != Form.FILES
 
 
@@ -221,7 +223,7 @@ class Nodes(Section):
 class Split:
     """Nodes that differ in one property. `groups` are its values, the most common first.
 
-    `common` is the value of the majority, None on a tie; `odd` are the nodes to blame: the minority, or all on a tie.
+    `common` is the value of the majority, None on a tie; `odd` are the nodes that differ: the minority, or all on a tie.
     """
 
     groups: tuple[tuple[str, tuple[Node, ...]], ...]
@@ -238,7 +240,7 @@ class Split:
 
 
 def split(nodes: Iterable[Node], value: Callable[[Node], str | None]) -> Split | None:
-    """How the nodes differ in a value; None when they agree. Nodes whose value is not known are left out."""
+    """How the nodes differ in a value; None when they agree. Nodes whose value is unknown are left out."""
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         known = value(node)
@@ -247,11 +249,11 @@ def split(nodes: Iterable[Node], value: Callable[[Node], str | None]) -> Split |
     if len(groups) < 2:
         return None
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    return Split(tuple((known, tuple(found)) for known, found in ordered))
+    return Split(tuple((known, tuple(members)) for known, members in ordered))
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers for a sentence: `0-3, 7`."""
+    """Numbers as text: `0-3, 7`."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and number == parts[-1][1] + 1:

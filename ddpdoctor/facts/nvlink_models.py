@@ -1,4 +1,4 @@
-"""The NVLinks that each model has: their number, the speed of one, and what they connect to."""
+"""The NVLinks of each GPU model: their number, the speed of one, and whether bridges carry them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["NvlinkModel", "nvlink_model"]
 class NvlinkModel:
     """`links` of one GPU, with the one-way rate of each (`nvidia-smi nvlink -s`).
 
-    `bridge_links` is what one bridge between two cards carries; 0 where the links run over the board and are all meant to
-    be up. Bridges are bought separately, so that a card without active links is whole.
+    `bridge_links` is how many links a bridge between two cards carries; 0 where the links run over the board and all
+    should be up. Bridges are bought separately, so a card without active links is not faulty.
     """
 
     links: int
@@ -22,11 +22,11 @@ class NvlinkModel:
     generation: int
     bridge_links: int = 0
     may_be_alone: bool = False
-    """Boards that are also sold without anything at the other end of their links (GH200)."""
+    """Boards that are also sold with unconnected links (GH200)."""
 
     @property
     def gb_per_s(self) -> float:
-        """The one-way bandwidth of all links together."""
+        """The total one-way bandwidth of all links."""
         return self.links * self.mb_per_s / 1000
 
 
@@ -47,10 +47,10 @@ MODELS: tuple[tuple[str, NvlinkModel], ...] = (
     (r"GH200\b", NvlinkModel(18, 26562, 4, may_be_alone=True)),
     (r"H100\b|H200\b|H20\b", NvlinkModel(18, 26562, 4)),
 )
-"""The beginning of the table that fits counts. Sources: NVIDIA's data sheets of these boards, and `nvidia-smi nvlink -s`."""
+"""The first match counts. Sources: NVIDIA's data sheets of these boards, and `nvidia-smi nvlink -s`."""
 
 
 @functools.cache
 def nvlink_model(name: str | None) -> NvlinkModel | None:
-    """The model by NVML's name of the GPU; None for one without NVLinks, or one that the table does not know."""
-    return next((model for words, model in MODELS if re.search(rf"\b(?:{words})", name or "", re.IGNORECASE)), None)
+    """The model by NVML's name of the GPU; None for one without NVLinks, or one that is not in the table."""
+    return next((model for pattern, model in MODELS if re.search(rf"\b(?:{pattern})", name or "", re.IGNORECASE)), None)

@@ -1,8 +1,8 @@
-"""How fast each pair of a job is, and what that says of its ends: the estimators for slow nodes, GPUs and links.
+"""The speed of each pair of a job, and the estimators that find slow nodes, GPUs and links from it.
 
-Noise only ever makes a transfer slower, so one healthy partner shows what an end can do: its bandwidth is the largest
-over its partners, its latency the smallest. (Deviations from the mean of all pairs fail: with four nodes a slow one has
-its end in half of them.)
+Noise only makes a transfer slower, so one healthy partner shows what an end can do: its bandwidth is the largest
+over its partners, its latency the smallest. (Deviations from the mean of all pairs fail: with four nodes, a slow one is
+part of half of the pairs.)
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ __all__ = ["PairSpeed", "SlowEnd", "schedule", "slow_ends", "slow_pairs"]
 SLOW_END = 0.5
 SLOW_PAIR = 0.4
 OF_CPU = 0.5
-"""Where the CPU moves the bytes (Gloo), other work on a healthy node halves what it reaches: only less than this share of
-what else counts as slow does."""
+"""If the CPU moves the bytes (Gloo), other work on a healthy node halves its speed, so the thresholds are multiplied by this."""
 SLOW_LATENCY = 10.0
 LEAST_LATENCY_SECONDS = 0.002
-"""Below this no latency is called slow: on a busy machine a process waits so long for its turn."""
+"""No latency below this counts as slow: on a busy machine a process may wait this long to be scheduled."""
 LEAST_ENDS = 3
 MOST_IN_CIRCLE = 16
 
@@ -28,7 +27,7 @@ MOST_IN_CIRCLE = 16
 class PairSpeed:
     """Two ranks: `there` is from the first to the second, in GB/s (10^9); latency is half a round trip.
 
-    `slow_again` counts the repetitions, each at least a second after the last, that were as slow; None when there were none.
+    `slow_again` counts the repetitions, each at least 1 s after the last, that were as slow; None without repetitions.
     """
 
     first: int
@@ -50,7 +49,7 @@ class SlowEnd:
 
 
 def schedule(ends: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs: of few ends every pair once, of many those whose places differ in one bit, and a ring."""
+    """Rounds of disjoint pairs: every pair once for few ends; for many, those whose indexes differ in one bit, and a ring."""
     count = len(ends)
     if count <= MOST_IN_CIRCLE:
         return _circle(ends)
@@ -60,23 +59,24 @@ def schedule(ends: Sequence[int]) -> list[list[tuple[int, int]]]:
         rounds.append([(ends[a], ends[b]) for a, b in pairs])
     for start in (0, 1):
         rounds.append([(ends[a], ends[(a + 1) % count]) for a in range(start, count - 1 + start, 2) if a < count])
-    return [found for found in rounds if found]
+    return [pairs for pairs in rounds if pairs]
 
 
 def _circle(ends: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """The circle method: one end stays, the others go round."""
-    seats: list[int | None] = [*ends, *([None] if len(ends) % 2 else [])]
+    """The circle method: one end is fixed, the others rotate."""
+    slots: list[int | None] = [*ends, *([None] if len(ends) % 2 else [])]
     rounds = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return [found for found in rounds if found]
+    for _ in range(len(slots) - 1):
+        half = len(slots) // 2
+        opposite = zip(slots[:half], reversed(slots[half:]), strict=True)
+        rounds.append([(min(a, b), max(a, b)) for a, b in opposite if a is not None and b is not None])
+        slots = [slots[0], slots[-1], *slots[1:-1]]
+    return [pairs for pairs in rounds if pairs]
 
 
 def slow_ends(pairs: Iterable[PairSpeed], *, by_cpu: bool = False) -> list[SlowEnd]:
-    """The ends that send, receive or answer at less than half of what is usual, a quarter where the CPU moves the bytes;
+    """The ends that send, receive or answer at less than half of the usual speed (a quarter if the CPU moves the bytes).
+
     [] with fewer than three ends.
     """
     sends, receives, answers = _best(pairs)
@@ -93,7 +93,7 @@ def slow_ends(pairs: Iterable[PairSpeed], *, by_cpu: bool = False) -> list[SlowE
 
 
 def slow_pairs(pairs: Sequence[PairSpeed], *, by_cpu: bool = False) -> list[PairSpeed]:
-    """The pairs that are much slower than both of their ends are with others; [] where each has one partner only."""
+    """The pairs that are much slower than both of their ends are with others; [] if each has one partner only."""
     sends, receives, _ = _best(pairs)
     if len(sends) < LEAST_ENDS:
         return []
@@ -114,7 +114,7 @@ def _directions(pair: PairSpeed) -> tuple[tuple[int, int, float, float], ...]:
 
 
 def _best(pairs: Iterable[PairSpeed]) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-    """What each end reaches with its best partner: the GB/s that it sends and receives, the seconds of an answer."""
+    """The best values of each end over its partners: GB/s sent, GB/s received, and seconds of latency."""
     sends: dict[int, float] = {}
     receives: dict[int, float] = {}
     answers: dict[int, float] = {}
@@ -132,7 +132,7 @@ def _below(values: dict[int, float], share: float) -> list[tuple[int, float, flo
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of both in the middle (`statistics` alone takes two megabytes in every supervisor)."""
+    """The middle value, or the mean of the two middle values (`statistics` would cost each supervisor 2 MB of memory)."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -16,7 +16,7 @@ COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "pairs",
 
 
 class Kind(str, Enum):
-    """What one rank observed, of itself or of another. `causality.observation_order` knows which explains the others."""
+    """What one rank observed about itself or another rank. `causality.observation_order` decides which explains the others."""
 
     BAD_ENVIRONMENT = "bad_environment"
     RANK_OUT_OF_RANGE = "rank_out_of_range"
@@ -62,10 +62,10 @@ class Observation:
     """One piece of evidence. `message` is a sentence that names the rank and its host.
 
     `ranks` are those that it is about, `seen_by` the rank that noticed it; host, node_rank, local_rank and pid belong
-    to the one that it is about; `peer` is the host at the other end of a link, `outcome` what came back instead of a
+    to the rank that it is about; `peer` is the host at the other end of a link, `outcome` the result of a failed
     connection. `signal` is a name such as SIGSEGV.
-    `file`, `line` and `function` are the innermost Python frame of a rank that is elsewhere. `is_cause` is set by the
-    verdict.
+    `file`, `line` and `function` are the innermost Python frame of a rank that waits in other code. `is_cause` is set by
+    the verdict.
     """
 
     kind: Kind
@@ -94,14 +94,14 @@ class RankReport:
     """One rank at the end of the probe. `phase` is the last phase that it entered.
 
     `import_seconds` is how long its worker took to import torch, `waited_seconds` how long it waited for the last
-    rank to arrive; both by its own clock. `gpu_uuid` is None without a GPU; `cuda_ordinal` counts what CUDA sees.
+    rank to arrive; both by its own clock. `gpu_uuid` is None without a GPU; `cuda_ordinal` is CUDA's index.
     `nccl_warnings` are the lines that NCCL itself printed at level WARN. `traits` are the properties in which it differs
-    from `Probe.traits`, by their paths in the facts; "" where it does not have one. `took` is how many seconds the first
-    barrier and the first all_reduce took here: who comes last waits for nobody.
+    from `Probe.traits`, by their paths in the facts; "" if it has no such property. `took` is how many seconds the first
+    barrier and the first all_reduce took here (the last rank to arrive does not wait).
 
-    `transports` are what NCCL took to its peers, by their rank: P2P/CUMEM, SHM, NET/IB, NET/Socket. Where one of them passes
-    through host memory, `offers` says what the hardware has: the way from this GPU to each other one of its host by uuid, as
-    `facts.ways` names it, and an RDMA adapter as `network`; and `settings` are the variables that choose NCCL's transports.
+    `transports` are those that NCCL used to its peers, by their rank: P2P/CUMEM, SHM, NET/IB, NET/Socket. If one of them
+    goes through host memory, `offers` is what the hardware supports: the path from this GPU to each other GPU of its host,
+    by uuid, and an RDMA adapter as `network`; and `settings` are the variables that choose NCCL's transports.
     """
 
     rank: int
@@ -142,7 +142,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A collective that the backend does not have: no finding, only not measured."""
+    """A collective that the backend does not support: not a finding, only not measured."""
 
     collective: str
     reason: str
@@ -150,7 +150,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What a probe of the same shape measured before, as the user saved it."""
+    """Saved measurements of an earlier probe with the same shape."""
 
     backend: str
     world_size: int
@@ -163,10 +163,10 @@ class Baseline:
 class Probe(Section):
     """One probe of `world_size` ranks over `backend`. Without observations every rank passed every phase.
 
-    `retried_lazily` says, after eager initialisation failed, how the same went with lazily created communicators:
-    "works" or what it failed with; None when it was not tried. `traits` are those properties of the first rank that the
-    others' are compared with: versions, and variables that should be the same everywhere. `pairs` of
-    ranks were measured one with the other.
+    `retried_lazily` is the result of a retry with lazily created communicators after eager initialization failed:
+    "works" or the error; None when it was not tried. `traits` are the properties of the first rank that the
+    others' are compared with: versions, and variables that should be equal on all nodes. `pairs` are the
+    point-to-point measurements.
     `device` is the model of rank 0's GPU.
     """
 
@@ -191,7 +191,7 @@ class Probe(Section):
         return tuple(o for o in self.observations if o.kind in kinds)
 
     def report_of(self, rank: int) -> RankReport | None:
-        """What is known of one rank, None when it never arrived."""
+        """The report of one rank, None if it did not join."""
         return next((r for r in self.ranks if r.rank == rank), None)
 
     @property
@@ -200,5 +200,5 @@ class Probe(Section):
 
     @property
     def out_of_time(self) -> tuple[str, ...]:
-        """Why the probe had to end before it could say what is wrong, if anything is; () when it could."""
+        """Why the probe ran out of time before it had a verdict; () when it did not."""
         return tuple(o.message for o in self.seen(Kind.OUT_OF_TIME) if o.is_cause)

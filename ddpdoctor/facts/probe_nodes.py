@@ -1,4 +1,4 @@
-"""The ranks of a probe as nodes side by side: what the rules of several nodes judge, seen by the probe."""
+"""The ranks of a probe as nodes, so that the multi-node rules can judge them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from ddpdoctor.facts.reachability import ConnectOutcome
 __all__ = ["nodes_of"]
 
 MOST_HOSTS = 64
-"""Up to so many hosts the probe tries every pair."""
+"""With up to this many hosts, the probe tests every pair."""
 
 _OUTCOMES = {
     ConnectOutcome.REFUSED: ConnectOutcome.REFUSED,
     ConnectOutcome.RESET: ConnectOutcome.REFUSED,
     ConnectOutcome.PROHIBITED: ConnectOutcome.PROHIBITED,
 }
-"""What a blocked link of a probe is to the rules of several nodes; anything else is NO_ANSWER."""
+"""The outcomes of the probe's blocked links in the multi-node rules; all others are NO_ANSWER."""
 
 
 def nodes_of(probe: Probe) -> Nodes | None:
-    """One node for each host, or for each rank where ranks of one host differ; None when nothing is to be compared."""
+    """One node per host, or per rank if ranks of one host differ; None when there is nothing to compare."""
     failed = probe.seen(Kind.LINK_BLOCKED, Kind.LINK_BLACK_HOLE)
-    if not failed and not any(each.traits for each in probe.ranks):
+    if not failed and not any(report.traits for report in probe.ranks):
         return None
-    sizes = Counter(each.host for each in probe.ranks)
+    sizes = Counter(report.host for report in probe.ranks)
     chosen = _representatives(probe)
     form = Form.STATIC if len(chosen) == len(sizes) else Form.ENV
-    nodes = tuple(_node(probe, each, sizes[each.host], form) for each in chosen)
+    nodes = tuple(_node(probe, report, sizes[report.host], form) for report in chosen)
     return Nodes(nodes=nodes, links=tuple(_links(nodes, failed)), expected=len(nodes))
 
 
 def _representatives(probe: Probe) -> list[RankReport]:
-    """The first rank of each host, all ranks where those of one host differ; in order of rank."""
+    """The first rank of each host, or all ranks if those of one host differ; in order of rank."""
     hosts: dict[str, list[RankReport]] = {}
-    for each in sorted(probe.ranks, key=lambda report: report.rank):
-        hosts.setdefault(each.host, []).append(each)
-    if all(each.traits == found[0].traits for found in hosts.values() for each in found):
-        return [found[0] for found in hosts.values()]
+    for report in sorted(probe.ranks, key=lambda report: report.rank):
+        hosts.setdefault(report.host, []).append(report)
+    if all(report.traits == reports[0].traits for reports in hosts.values() for report in reports):
+        return [reports[0] for reports in hosts.values()]
     return sorted(probe.ranks, key=lambda report: report.rank)
 
 
@@ -60,21 +60,26 @@ def _node(probe: Probe, report: RankReport, nproc: int, form: str) -> Node:
 
 
 def _links(nodes: tuple[Node, ...], failed: Iterable[Observation]) -> list[NodeLink]:
-    """Every pair of hosts in both directions; those that no observation is about work."""
+    """Every pair of hosts in both directions; pairs without an observation work."""
     first = {node.host: index for index, node in reversed(list(enumerate(nodes)))}
-    wrong = {(first.get(each.peer or "", -1), first.get(each.host or "", -1)): each for each in failed}
+    broken = {(first.get(link.peer or "", -1), first.get(link.host or "", -1)): link for link in failed}
     pairs = [(source, target) for source in first.values() for target in first.values() if source != target]
-    if not wrong or len(first) > MOST_HOSTS:
-        pairs = list(wrong)
-    return [_link(source, target, wrong.get((source, target))) for source, target in pairs if min(source, target) >= 0]
+    if not broken or len(first) > MOST_HOSTS:
+        pairs = list(broken)
+    return [_link(source, target, broken.get((source, target))) for source, target in pairs if min(source, target) >= 0]
 
 
-def _link(source: int, target: int, seen: Observation | None) -> NodeLink:
-    if seen is None:
+def _link(source: int, target: int, observation: Observation | None) -> NodeLink:
+    if observation is None:
         return NodeLink(source, target, address="-", is_echoed=True)
-    blocked = seen.kind is Kind.LINK_BLOCKED
-    outcome = _OUTCOMES.get(seen.outcome or ConnectOutcome.NO_ANSWER, ConnectOutcome.NO_ANSWER) if blocked else None
-    address, _, port = (seen.value or "-:0").rpartition(":")
+    blocked = observation.kind is Kind.LINK_BLOCKED
+    failure = _OUTCOMES.get(observation.outcome or ConnectOutcome.NO_ANSWER, ConnectOutcome.NO_ANSWER)
+    address, _, port = (observation.value or "-:0").rpartition(":")
     return NodeLink(
-        source, target, address=address, port=int(port), outcome=outcome, is_echoed=None if blocked else False
+        source,
+        target,
+        address=address,
+        port=int(port),
+        outcome=failure if blocked else None,
+        is_echoed=None if blocked else False,
     )

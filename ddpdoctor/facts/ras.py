@@ -1,4 +1,4 @@
-"""What NCCL's RAS answers of one communicator."""
+"""NCCL's RAS report of one communicator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Peer", "Ras"]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One rank as NCCL's RAS knows it. `counts` are its collectives by kind, `trouble` what RAS says is wrong with it."""
+    """One rank in NCCL's RAS report. `counts` are its collectives by kind, `trouble` the problem that RAS reports for it."""
 
     rank: int
     host: str = ""
@@ -21,7 +21,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Ras:
-    """What NCCL's RAS answered about one communicator. `tallies` say, by kind, how many ranks came to which count."""
+    """NCCL's RAS report of one communicator. `tallies` are, by kind of collective, how many ranks have which count."""
 
     source: str
     name: str = ""

@@ -1,4 +1,4 @@
-"""RDMA adapters: their ports, what NCCL_IB_HCA takes of them, and what else NCCL needs to use them."""
+"""RDMA adapters: their ports, which of them `NCCL_IB_HCA` selects, and what else NCCL needs to use them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["Gid", "Rdma", "RdmaDevice", "RdmaPort", "takes"]
 
 ACTIVE = "ACTIVE"
 EFA = "efa"
-"""The driver of AWS's adapters, which NCCL reaches through a plugin only."""
+"""The driver of AWS's adapters, which NCCL can use only with a plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gid:
-    """One entry of a port's table of addresses. `kind` is `IB/RoCE v1` or `RoCE v2`, as sysfs spells it."""
+    """One entry of a port's GID table. `kind` is `IB/RoCE v1` or `RoCE v2`, as sysfs spells it."""
 
     index: int
     gid: str
@@ -41,8 +41,8 @@ class Gid:
 class RdmaPort:
     """One port. `state` is ACTIVE, INIT, ARMED or DOWN; `link_layer` is InfiniBand or Ethernet (RoCE).
 
-    `errors` are counters over the driver's life, `growth` what they grew by in `Rdma.sample_seconds`. Empty entries of the
-    GID table are left out.
+    `errors` are counters since the driver was loaded, `growth` how much they grew within `Rdma.sample_seconds`. Empty
+    entries of the GID table are left out.
     """
 
     number: int
@@ -83,11 +83,11 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class Rdma:
-    """The adapters and what lies between them and NCCL.
+    """The adapters and what NCCL needs to use them.
 
-    `device_nodes` are the names uverbs* in /dev/infiniband. `has_library`: libibverbs.so.1 would be found.
+    `device_nodes` are the names uverbs* in /dev/infiniband. `has_library`: the loader would find libibverbs.so.1.
     `peer_memory` is the module that gives adapters access to GPU memory, None without one; `has_dma_buf`: kernel and
-    driver could do it without a module. `plugin` is the libnccl-net.so that NCCL would load from LD_LIBRARY_PATH.
+    driver support it without a module. `plugin` is the libnccl-net.so that NCCL would load from LD_LIBRARY_PATH.
     """
 
     devices: tuple[RdmaDevice, ...] = ()
@@ -97,7 +97,7 @@ class Rdma:
     has_dma_buf: bool | None = None
     plugin: str | None = None
     has_plugin: bool | None = None
-    """Whether the plugin that NCCL looks for would be found at all; None when it was not looked for."""
+    """Whether NCCL would find the plugin that it looks for; None when this was not checked."""
     sample_seconds: float | None = None
 
     @property
@@ -106,12 +106,12 @@ class Rdma:
         return tuple((device, port) for device in self.devices for port in device.ports)
 
     def used(self, spec: str | None) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
-        """The active ports that NCCL takes with NCCL_IB_HCA=`spec`, in the kernel's order."""
+        """The active ports that NCCL uses with `NCCL_IB_HCA=spec`, in the kernel's order."""
         return tuple((d, p) for d, p in self.ports if p.is_active and takes(spec, d.name, p.number))
 
 
 def takes(spec: str | None, name: str, port: int) -> bool:
-    """Whether NCCL_IB_HCA takes a port: `[^][=]name[:port],…`, beginnings of names unless `=`; not set takes all.
+    """Whether `NCCL_IB_HCA` selects a port: `[^][=]name[:port],…`, prefixes of names unless `=`; not set selects all.
 
     Source: NCCL net_ib, parseStringList and matchIfList.
     """

@@ -1,4 +1,4 @@
-"""What the network says of a host: its name's lookups, and what came back from connections to it."""
+"""Name lookups of a host, and the results of connections to it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ __all__ = ["FARTHEST_FIRST", "Attempt", "ConnectOutcome", "Lookup"]
 
 
 class ConnectOutcome(str, Enum):
-    """What came back from one TCP connection to a port, which is usually the port of the job's store."""
+    """The result of one TCP connection to a port, usually the port of the job's store."""
 
     STORE = "store"
     """A TCPStore answered the ping."""
     STRANGER = "stranger"
-    """It was accepted, and what answered (or closed the connection) is not a TCPStore."""
+    """Accepted, but what answered (or closed the connection) is not a TCPStore."""
     SILENT = "silent"
-    """It was accepted, and nothing came back: a TCPStore that runs answers."""
+    """Accepted, but no answer came back: a running TCPStore answers."""
     REFUSED = "refused"
-    """ECONNREFUSED: the host is there and nothing listens (the job has not started), or a firewall rejects."""
+    """ECONNREFUSED: the host is up and nothing listens (the job has not started), or a firewall rejects."""
     RESET = "reset"
-    """ECONNRESET: the connection was made, or was being made, and the other end cut it off."""
+    """ECONNRESET: the other end reset the connection, during or after the handshake."""
     NO_ANSWER = "no_answer"
-    """ETIMEDOUT, or the deadline passed."""
+    """ETIMEDOUT, or the time limit passed."""
     NO_HOST = "no_host"
     """No host on the local network has the address (EHOSTUNREACH after ARP found none)."""
     PROHIBITED = "prohibited"
@@ -32,7 +32,7 @@ class ConnectOutcome(str, Enum):
     UNRESOLVED = "unresolved"
     """The name has no address, or the resolver did not answer in time: no connection was tried."""
     FAILED = "failed"
-    """Any other error: `errno` says which."""
+    """Any other error: see `errno`."""
 
 
 FARTHEST_FIRST = (
@@ -52,9 +52,9 @@ FARTHEST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One question to the resolver: `addresses` in its order, or `error` in its words. `seconds` is how long it took.
+    """One resolver query: `addresses` in its order, or its `error`. `seconds` is how long it took.
 
-    For a reverse lookup `name` is the answer, "" without one, and `addresses` holds the address asked for.
+    For a reverse lookup, `name` is the answer, "" without one, and `addresses` has the address that was looked up.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One connection to the master's port. `pings`: an ICMP echo was answered, None when it was not asked."""
+    """One connection to the master's port. `pings`: an ICMP echo was answered, None when none was sent."""
 
     address: str
     outcome: ConnectOutcome

@@ -1,4 +1,4 @@
-"""Facts: all that is known about one node, in sections."""
+"""Facts: everything that was collected about one node, in sections."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SECTIONS = ("environ", "launch", "host", "net", "gpu", "topo", "versions", "scri
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One node. A section is None when it was not asked for or could not be had: `gaps` says which and why.
+    """One node. A section is None when it was not requested or could not be collected: see `gaps`.
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
-    `job` is told by what produced it; where it is None and there is a launch, the engine makes it from the launch lines.
+    `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
     `startup` is there only where this machine was searched for what the launch line starts: in `check`.
     """
 
@@ -59,7 +59,7 @@ class Facts:
 
 
 def late_names() -> dict[str, type]:
-    """The sections' types that a command imports only when it has them: the codec reads facts by their names."""
+    """The types of sections that are imported only when needed: the codec resolves them by name."""
     from ddpdoctor.facts.gpu import Gpu
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
@@ -72,4 +72,4 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {each.__name__: each for each in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}
+    return {kind.__name__: kind for kind in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}

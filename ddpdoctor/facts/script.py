@@ -1,4 +1,4 @@
-"""`script`: the text of training scripts, and of the modules beside them."""
+"""`script`: the text of training scripts, and of the modules that they import from the same project."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["IdleComment", "Script", "SourceFile", "SourceProblem"]
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """Why a text cannot be read as Python: a message, and where (line and column from 1, None: the whole file).
+    """Why a text cannot be parsed as Python: a message, and the position (line and column from 1, None: the whole file).
 
-    `is_unread`: it may be Python, but was not looked at.
+    `is_unread`: it may be Python, but was not read.
     """
 
     message: str
@@ -24,10 +24,10 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One Python text. `path` is what findings name; `text` is "" when it could not be read, and `problem` says why.
+    """One Python text. `path` is what findings name; `text` is "" when it could not be read, and `problem` is the reason.
 
-    Of a notebook, `text` is its code cells one under the other; what is not Python in them (`%cd`, `!pip`) is blank. So is
-    a cell that cannot be read, and `problem` describes the first such cell.
+    For a notebook, `text` is its code cells concatenated; lines that are not Python (`%cd`, `!pip`) are blanked. So is
+    a cell that cannot be parsed, and `problem` describes the first such cell.
     """
 
     path: str
@@ -36,13 +36,13 @@ class SourceFile:
 
     @property
     def can_be_judged(self) -> bool:
-        """Whether there is a text to judge, of all or of the rest."""
+        """Whether there is text to judge: the whole file, or the cells that could be parsed."""
         return self.problem is None or bool(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class IdleComment:
-    """A comment that was to silence findings and silenced none; `code` is "" when it named no code."""
+    """A suppression comment that suppressed no finding; `code` is "" when it names no code."""
 
     path: str
     line: int
@@ -52,9 +52,9 @@ class IdleComment:
 
 @dataclass(frozen=True, slots=True)
 class Script(Section):
-    """`files` are judged; `beside` are modules that they import from the same project, read for what their functions do.
+    """`files` are judged; `beside` are modules that they import from the same project, read to know their functions.
 
-    `idle` is known only after all other rules have judged the files.
+    `idle` is known only after all other rules have run.
     """
 
     files: tuple[SourceFile, ...] = ()

@@ -1,4 +1,4 @@
-"""Unknown names of settings: the known names that a typo is nearest to, and names that other software reads."""
+"""Unknown names of settings: the nearest known names, and names that other software reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SYNONYMS = {
     "CUDA_DEVICES": "CUDA_VISIBLE_DEVICES",
     "CUDA_VISIBLE_GPUS": "CUDA_VISIBLE_DEVICES",
 }
-"""Names that nothing reads, too far from a known name for `nearest`, and the name to use instead."""
+"""Names that no library reads and that are too far from a known name for `nearest`, with the name to use instead."""
 
 _OTHERS = re.compile(
     r"NCCL_(FASTRAK|GPUDIRECTTCPX|INSPECTOR|PROFILER?|TUNER|GIB|RCCL|SHIMNET|TESTS|UCX|SHARP|TLS|OFI|CTRAN|MSCCL|PLUGIN"
@@ -47,22 +47,22 @@ _OTHERS = re.compile(
     r"|PREFIX|DYNAMIC_CHUNK_SIZE|USE_SNAP)"
     r"|[A-MO-Z]?CCL_.*"
 )
-"""Names of NCCL's plugins, of builds, and of oneCCL, RCCL, HCCL and their like, which put a letter before NCCL's names."""
+"""Names of NCCL's plugins, of builds, and of libraries such as oneCCL, RCCL and HCCL, which change the first letter."""
 
 _FAMILY = re.compile(r"N[CL]{2,4}_|TORCH_(NCCL|DISTRIBUTED|DIST|FR)_|GLOO_|CUDA_VISIBLE", re.IGNORECASE)
-"""Only NCCL, torch, Gloo and CUDA use names that start like this, so that they may differ by more than one edit."""
+"""Only NCCL, torch, Gloo and CUDA use names with these prefixes, so a typo may be more than one edit away."""
 
 
 def of_a_plugin(name: str) -> bool:
-    """Whether a plugin of NCCL, a build or another library reads this name: it says nothing about NCCL."""
+    """Whether a plugin of NCCL, a build or another library reads this name, so that NCCL does not."""
     return _OTHERS.fullmatch(name) is not None
 
 
 @cache
 def nearest(name: str) -> tuple[str, ...]:
-    """The known names that this one was probably meant to be, the nearest first, at most three; () for a known name.
+    """The known names that were probably meant, nearest first, at most three; () for a known name.
 
-    Names that start as a family's do may differ by up to three edits, others by one: they may be anybody's.
+    Names with a prefix of these libraries may differ by up to three edits, others by one: they may belong to any program.
     """
     upper = name.upper()
     if name in TABLE or of_a_plugin(name) or len(name) > 80:
@@ -72,14 +72,15 @@ def nearest(name: str) -> tuple[str, ...]:
     if "TORCH_" + upper in TABLE:
         return ("TORCH_" + upper,)
     limit = max(1, min(3, len(name) // 6)) if _FAMILY.match(upper) else 1
-    near = [(_distance(upper, each, limit), each) for each in TABLE if abs(len(each) - len(upper)) <= limit]
-    return tuple(each for distance, each in sorted(near) if distance <= limit)[:3]
+    near = [(_distance(upper, known, limit), known) for known in TABLE if abs(len(known) - len(upper)) <= limit]
+    return tuple(known for distance, known in sorted(near) if distance <= limit)[:3]
 
 
 def _distance(one: str, other: str, limit: int) -> int:
-    """Edits from one word to the other, swapped neighbours being one (optimal string alignment); limit + 1 when more.
+    """Edits from one word to the other, a swap of adjacent letters counting as one (optimal string alignment); at most
+    limit + 1.
 
-    Words that differ in a stretch of more than 4 * limit + 8 characters count as different.
+    Words that differ over more than 4 * limit + 8 characters count as different.
     """
     one, other = _without_common_ends(one, other)
     return limit + 1 if max(len(one), len(other)) > 4 * limit + 8 else _edits(one, other, limit)

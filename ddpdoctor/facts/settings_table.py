@@ -1,12 +1,12 @@
-"""The settings of NCCL, torch, Gloo and CUDA that an environment can hold: which names, which values, since when.
+"""The environment variables that configure NCCL, torch, Gloo and CUDA: names, allowed values, and versions.
 
 A row is `NAME kind since`, then, where they apply, `deprecated:RELEASE`, `removed:RELEASE` (the last one that read it),
-`by:NAME` (what replaces it) and `# what it means`. A release is NCCL's; `-` means older than every torch we support. Kinds:
+`by:NAME` (what replaces it) and `# what it means`. A release is NCCL's; `-` means older than every supported torch. Kinds:
 
-* `number`: NCCL's `strtoll(value, NULL, 0)`: digits in front count, the rest is dropped, a word is 0 (src/misc/param.cc).
-* `truth`: a number up to NCCL 2.29, `1`, `t`, `true` and their opposites since.
+** `number`: NCCL's `strtoll(value, NULL, 0)`: leading digits count, the rest is ignored, a word is 0 (src/misc/param.cc).
+* `truth`: a number up to NCCL 2.29, `1`, `t`, `true` and their opposites from 2.30 on.
 * `word`, `words` (a list): any case. `exact`: this spelling only. `level`: the same, or an old number such as 3.
-* `integer`, `boolean`: torch, which refuses anything else (c10d/Utils.hpp: getCvarInt, getCvarBool).
+** `integer`, `boolean`: torch's, which rejects anything else (c10d/Utils.hpp: getCvarInt, getCvarBool).
 * `path`, `text`: anything.
 """
 
@@ -41,13 +41,13 @@ PYTORCH_HIP_ALLOC_CONF text -
 PYTORCH_NO_CUDA_MEMORY_CACHING text -
 PYTORCH_NVML_BASED_CUDA_CHECK text -
 TORCH_CPP_LOG_LEVEL text - # how much the C++ side of torch logs
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE text - # 1: rank 0 hosts a store of its own under c10d
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE text - # 1: rank 0 hosts its own store under c10d
 TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK text -
 TORCH_DISTRIBUTED_DEBUG word:OFF|INFO|DETAIL - # OFF, INFO or DETAIL checks of every collective
 TORCH_DISTRIBUTED_USE_TORCHCOMMS text -
 TORCH_DIST_INIT_BARRIER text - # 1: a barrier at the end of init_process_group
-TORCH_ELASTIC_SHUTDOWN_TIMEOUT text - # seconds between the agent's signal and its kill
-TORCH_ELASTIC_WORKER_IDENTICAL text - # 1: agents take equal process counts for granted and skip the exchange
+TORCH_ELASTIC_SHUTDOWN_TIMEOUT text - # seconds between the agent's signal and SIGKILL
+TORCH_ELASTIC_WORKER_IDENTICAL text - # 1: agents assume equal process counts and skip the exchange
 TORCH_FR_BUFFER_SIZE integer - # collectives that the Flight Recorder keeps
 TORCH_FR_CPP_STACK boolean -
 TORCH_FR_DUMP_DYNAMIC_FILE_NAME text -
@@ -63,7 +63,7 @@ TORCH_NCCL_COORD_CHECK_MILSEC integer -
 TORCH_NCCL_CUDA_EVENT_CACHE boolean -
 TORCH_NCCL_DEBUG_INFO_PIPE_FILE text -
 TORCH_NCCL_DEBUG_INFO_TEMP_FILE text -
-TORCH_NCCL_DESYNC_DEBUG boolean - # 1: report which rank is behind after a timeout
+TORCH_NCCL_DESYNC_DEBUG boolean - # 1: report which rank lags after a timeout
 TORCH_NCCL_DUMP_ON_TIMEOUT boolean - # 1: write a Flight Recorder dump at a timeout
 TORCH_NCCL_ENABLE_MONITORING boolean - # 1: kill the process when the watchdog itself is stuck
 TORCH_NCCL_ENABLE_TIMING boolean -
@@ -113,10 +113,10 @@ CUDA_SCALE_LAUNCH_QUEUES text -
 CUDA_VISIBLE_DEVICES text - # GPUs that CUDA may use, in this order
 NSIGHT_CUDA_DEBUGGER text -
 NVIDIA_DISABLE_REQUIRE text -
-NVIDIA_DRIVER_CAPABILITIES text - # driver libraries that the container runtime put into this container
+NVIDIA_DRIVER_CAPABILITIES text - # driver libraries that the container runtime mounted into this container
 NVIDIA_IMEX_CHANNELS text -
 NVIDIA_TF32_OVERRIDE text -
-NVIDIA_VISIBLE_DEVICES text - # GPUs that the container runtime put into this container
+NVIDIA_VISIBLE_DEVICES text - # GPUs that the container runtime gave to this container
 OPENCL_PROFILE text -
 """
 
@@ -142,11 +142,11 @@ class KnownVariable:
 
     @property
     def is_renamed(self) -> bool:
-        """A name of torch's from before 2.2, which it still reads."""
+        """A torch variable's name from before torch 2.2, which torch still reads."""
         return self.family == "torch" and self.replaced_by is not None
 
     def allows(self, value: str) -> bool:
-        """Whether the value is one that the documentation names. An empty value counts as not set."""
+        """Whether the documentation allows the value. An empty value counts as not set."""
         value = value.strip()
         if not value or self.kind in ("path", "text"):
             return True
@@ -177,7 +177,7 @@ class KnownVariable:
 def read_number(value: str) -> tuple[int, bool]:
     """What C's `strtoll(value, NULL, 0)` gives, and whether that is the whole value.
 
-    `08` and `1e6` are not: a leading 0 makes a number octal, and reading stops at the first character that is no digit.
+    `08` and `1e6` are not: a leading 0 means octal, and parsing stops at the first character that is not a digit.
     """
     match = _NUMBER.match(value)
     if match is None:
@@ -211,5 +211,5 @@ def _setting(line: str, family: str) -> KnownVariable:
     )
 
 
-TABLE = {each.name: each for each in (*_rows(NCCL, "nccl"), *_rows(TORCH, "torch"), *_rows(CUDA, "cuda"))}
+TABLE = {variable.name: variable for variable in (*_rows(NCCL, "nccl"), *_rows(TORCH, "torch"), *_rows(CUDA, "cuda"))}
 """Every known variable by name."""

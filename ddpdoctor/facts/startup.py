@@ -1,4 +1,4 @@
-"""`startup`: what a launch line would start on this machine: its programs, its interpreter, the packages that it imports."""
+"""`startup`: what a launch line would start on this machine: programs, interpreter, and imported packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["LookupKind", "LookupResult", "MissingImport", "Startup", "StartupLoo
 
 
 class LookupKind(str, Enum):
-    """What a line names and this machine was searched for."""
+    """The kinds of names in a line that were looked up on this machine."""
 
     PROGRAM = "program"
     ENVIRONMENT = "environment"
@@ -21,7 +21,7 @@ class LookupKind(str, Enum):
 
 
 class LookupResult(str, Enum):
-    """How the search ended. `unknown` is never told as found."""
+    """The result of the search. `unknown` is never reported as found."""
 
     FOUND = "found"
     MISSING = "missing"
@@ -53,7 +53,7 @@ class StartupLookup:
 
 @dataclass(frozen=True, slots=True)
 class MissingImport:
-    """A module that the script imports at its top and that its interpreter does not find.
+    """A top-level import of the script that its interpreter does not find.
 
     `line` and `column` (from 1) are those of the import. `distribution` is what pip installs, None where that is not known.
     `folder` holds a module of this name and is not on the module search path.
@@ -68,7 +68,7 @@ class MissingImport:
 
 @dataclass(frozen=True, slots=True)
 class Startup(Section):
-    """What was looked up for the first launch line. None: not known.
+    """The lookups for the first launch line. None: unknown.
 
     `python` is the interpreter that runs the script, `torch` its version of torch, `has_torch` whether it has one.
     `script` is the path of the script whose `imports` are missing. `installer` installs a package for this interpreter
@@ -88,6 +88,6 @@ class Startup(Section):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Why something could not be looked up, each reason once."""
+        """Why some names could not be looked up, each reason once."""
         reasons = [each.reason for each in self.lookups if each.result is LookupResult.UNKNOWN]
         return tuple(dict.fromkeys((*reasons, *(gap.reason for gap in self.gaps))))

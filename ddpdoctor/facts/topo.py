@@ -12,12 +12,12 @@ __all__ = ["Fabric", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", 
 
 _LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 P2P_WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
-"""The answers of nvmlDeviceGetP2PStatus by number: OK, chipset, GPU, topology, disabled by registry, not supported, unknown."""
+"""The values of nvmlDeviceGetP2PStatus by number: OK, chipset, GPU, topology, disabled by registry, not supported, unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One NVLink of a GPU. `version` is NVML's enum (A100 4, H100 6), no generation; `remote` is gpu, switch or unknown."""
+    """One NVLink of a GPU. `version` is NVML's enum (A100 4, H100 6), not the generation; `remote` is gpu, switch or unknown."""
 
     index: int
     is_active: bool
@@ -29,19 +29,19 @@ class Link:
     recovery_errors: int | None = None
     crc_errors: int | None = None
     receive_errors: int | None = None
-    """From NVLink 5 on, in the place of replays."""
+    """From NVLink 5 on, instead of replays."""
     replay_growth: int | None = None
     recovery_growth: int | None = None
     crc_growth: int | None = None
     receive_growth: int | None = None
-    """What the counters grew by in `Topo.sample_seconds`."""
+    """How much the counters grew within `Topo.sample_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """The fabric registration (Hopper and later): `state` 1 not started, 2 in progress, 3 completed.
 
-    `status` is an NVML code that counts in state 3 only; `health_mask` has two bits a subject: 1 true, 2 false.
+    `status` is an NVML code, valid in state 3 only; `health_mask` has two bits per condition: 1 true, 2 false.
     """
 
     state: int
@@ -53,33 +53,33 @@ class Fabric:
 
     @property
     def is_up(self) -> bool:
-        """Registered without an error, or a GPU that need not register."""
+        """Registered without an error, or a GPU that does not register."""
         return self.state == 0 or (self.state == 3 and not self.status)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """One GPU as a place: `index` is NVML's; affinities are ranges as `nvidia-smi topo -m` prints them."""
+    """One GPU in the topology: `index` is NVML's; affinities are ranges as in `nvidia-smi topo -m`."""
 
     index: int
     name: str | None = None
     bus_id: str | None = None
     error: str | None = None
-    """The NVML code of a GPU that cannot be asked: `GPU_IS_LOST`."""
+    """The NVML error code of a GPU that cannot be queried: `GPU_IS_LOST`."""
     cpu_affinity: str | None = None
     numa_affinity: str | None = None
     gpu_numa_id: int | None = None
     pci_path: str | None = None
-    """Its place in sysfs: `/sys/devices/pci0000:17/0000:17:01.0/…`."""
+    """Its path in sysfs: `/sys/devices/pci0000:17/0000:17:01.0/…`."""
     pci_numa_node: int | None = None
     iommu: str | None = None
     """The kind of the slot's IOMMU group: `identity`, `DMA`, `DMA-FQ`, …; "" without an IOMMU; None when not reported."""
     acs_bridges: tuple[str, ...] | None = None
-    """The bridges above the GPU that redirect requests to the host (ACS); None where only root may see."""
+    """The bridges above the GPU that redirect requests to the host (ACS); None where reading them needs root."""
     link_count: int | None = None
-    """Field 91: the links that the board has; None when not reported."""
+    """Field 91: the number of links of the board; None when not reported."""
     switch_links: int | None = None
-    """Field 147: the links that reach an NVSwitch."""
+    """Field 147: the number of links to an NVSwitch."""
     links: tuple[Link, ...] = ()
     fabric: Fabric | None = None
 
@@ -89,17 +89,17 @@ class GpuNode:
 
     @property
     def untold_links(self) -> int:
-        """Links of which NVML did not say whether they are up."""
+        """Links whose state NVML did not report."""
         return max(0, (self.link_count or 0) - len(self.links))
 
     @property
     def is_switched(self) -> bool:
-        """Whether its links end at NVSwitches, by field 147 or by what each link says of its end."""
+        """Whether its links end at NVSwitches, from field 147 or the remote end of each link."""
         return bool(self.switch_links) or any(link.remote == "switch" for link in self.links)
 
     @property
     def links_to_switch(self) -> int:
-        """Active links that end at an NVSwitch, or out of this system's sight, which means one."""
+        """Active links that end at an NVSwitch. A remote end that is not visible here counts as one."""
         return len([link for link in self.links if link.is_active and link.remote != "gpu"])
 
 
@@ -122,7 +122,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One RDMA device, and its place in sysfs."""
+    """One RDMA device, and its path in sysfs."""
 
     name: str
     pci_path: str | None = None
@@ -131,7 +131,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class FabricManager:
-    """The service that sets up the NVSwitches. `is_running`: a process of that name is here; `version` is the program's."""
+    """The service that sets up the NVSwitches. `is_running`: a process of that name is visible; `version` is the program's."""
 
     is_running: bool
     version: str | None = None
@@ -141,8 +141,8 @@ class FabricManager:
 class Topo(Section):
     """The GPUs and NICs of one node and the paths between them.
 
-    `fabric_manager` is None where no NVSwitch is here. `imex_channels` are the names in /dev/nvidia-caps-imex-channels.
-    `has_pci_bus` says whether /sys/class/pci_bus lists anything.
+    `fabric_manager` is None without an NVSwitch. `imex_channels` are the names in /dev/nvidia-caps-imex-channels.
+    `has_pci_bus`: /sys/class/pci_bus is not empty.
     """
 
     gpus: tuple[GpuNode, ...] = ()
@@ -152,29 +152,29 @@ class Topo(Section):
     imex_channels: tuple[str, ...] = ()
     has_pci_bus: bool | None = None
     cpu_vendor: str | None = None
-    """`GenuineIntel` or `AuthenticAMD` (/proc/cpuinfo); None elsewhere."""
+    """`GenuineIntel` or `AuthenticAMD` (/proc/cpuinfo); None on other architectures."""
     sample_seconds: float | None = None
     gaps: tuple[Gap, ...] = ()
 
     def all_gpus(self) -> tuple[GpuNode, ...]:
-        """The GPUs that answer.
+        """The GPUs that respond to NVML.
 
         Raises:
             CannotLook: there is none.
         """
         self.need(self.gpus or None, "gpus")
-        found = tuple(g for g in self.gpus if g.error is None)
-        if not found:
-            raise CannotLook("no GPU answers", Why.UNANSWERED)
-        return found
+        responding = tuple(g for g in self.gpus if g.error is None)
+        if not responding:
+            raise CannotLook("no GPU responds", Why.UNANSWERED)
+        return responding
 
     def matrix(self) -> tuple[tuple[str, ...], ...]:
         """The cells of `nvidia-smi topo -m`: GPUs first, then NICs."""
-        places: tuple[GpuNode | Nic, ...] = (*self.gpus, *self.nics)
-        return tuple(tuple(self._cell(a, b) for b in places) for a in places)
+        devices: tuple[GpuNode | Nic, ...] = (*self.gpus, *self.nics)
+        return tuple(tuple(self._cell(a, b) for b in devices) for a in devices)
 
     def nvlinks(self, a: GpuNode, b: GpuNode) -> int:
-        """Active NVLinks between two GPUs: wired directly, or what both have to the switches."""
+        """Active NVLinks between two GPUs: direct ones, or those that both have to the switches."""
         direct = sum(link.is_active and link.remote_bus_id == b.bus_id for link in a.links if b.bus_id)
         return direct or min(a.links_to_switch, b.links_to_switch)
 
@@ -207,7 +207,7 @@ class Topo(Section):
             return "ERR!"
         pair = next((p for p in self.pairs if {p.a, p.b} == {a.index, b.index}), None)
         links = self.nvlinks(a, b)
-        # A fabric that is not up leaves the links active and refuses P2P over them: the way is then PCIe.
+        # If the fabric is not up, the links are active but P2P over them is refused: the path is then PCIe.
         if links and (pair is None or pair.nvlink in ("OK", None)):
             return f"NV{links}"
         if pair is not None and pair.level in _LEVELS:
@@ -216,7 +216,7 @@ class Topo(Section):
 
 
 def pci_label(a: str | None, b: str | None, numa_a: int | None, numa_b: int | None) -> str:
-    """The label of the way between two PCI devices, from their resolved sysfs paths; `N/A` when one is not known."""
+    """The label of the path between two PCI devices, from their resolved sysfs paths; `N/A` when one is unknown."""
     if a is None or b is None:
         return "N/A"
     ours, theirs = _bridges(a), _bridges(b)
@@ -227,12 +227,12 @@ def pci_label(a: str | None, b: str | None, numa_a: int | None, numa_b: int | No
         shared += 1
     if shared == 1:
         return "PHB"
-    # A switch is two bridges, one up and one down: two devices below one switch differ in the last of theirs only.
+    # A switch is two bridges, upstream and downstream: two devices below one switch differ in their last bridge only.
     return "PIX" if max(len(ours), len(theirs)) - shared <= 1 else "PXB"
 
 
 def _bridges(path: str) -> list[str]:
-    """`pci0000:17` and the bridges down to the device, which is left out."""
+    """`pci0000:17` and the bridges down to the device, without the device."""
     parts = path.split("/")
     start = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
     return parts[start:-1]

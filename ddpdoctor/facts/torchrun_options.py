@@ -21,8 +21,8 @@ NEWEST: Version = (2, 13)
 class Option:
     """One option of a launcher. `flags` are its spellings in the order of the parser (the order of error messages).
 
-    `kind` is `str`, `int`, `float`, `list` (a comma list) or `flag` (takes no value). `default` is what the parser
-    holds when neither the line nor the environment says anything. `from_env` is whether PET_<DEST> gives a default.
+    `kind` is `str`, `int`, `float`, `list` (a comma list) or `flag` (takes no value). `default` is the parser's
+    value when neither the line nor the environment sets it. `from_env`: PET_<DEST> sets a default.
     """
 
     dest: str
@@ -35,7 +35,7 @@ class Option:
 
     @property
     def variable(self) -> str | None:
-        """The environment variable that gives its default."""
+        """The environment variable that sets its default."""
         return f"PET_{self.dest.upper()}" if self.from_env else None
 
 
@@ -95,7 +95,7 @@ _newer: dict[Version, tuple[Option, ...]] = {}
 
 
 def learn(version: Version, options: Iterable[Option]) -> None:
-    """Take the table of a torch that is newer than ours from its own source; `since` is ours where we know the option."""
+    """Store the options of a torch that is newer than the table; `since` of known options is kept."""
     known = {option.dest: option for option in _TABLE}
     _newer[version] = tuple(
         replace(o, since=known[o.dest].since if o.dest in known else version) for o in options if version > NEWEST
@@ -105,14 +105,14 @@ def learn(version: Version, options: Iterable[Option]) -> None:
 
 @lru_cache(maxsize=64)
 def torchrun_options(version: Version, *, legacy: bool = False) -> tuple[Option, ...]:
-    """The options that torchrun of this torch knows. `legacy` adds those of `torch.distributed.launch`."""
+    """The options of torchrun in this version of torch. `legacy` adds those of `torch.distributed.launch`."""
     table = _newer.get(version) or tuple(_as_of(option, version) for option in _TABLE if option.since <= version)
     return (*table, _as_of(_USE_ENV, version)) if legacy else table
 
 
 def _as_of(option: Option, version: Version) -> Option:
     flags, default = option.flags, option.default
-    if version < (2, 0):  # the spellings with dashes came with 2.0
+    if version < (2, 0):  # spellings with dashes are new in 2.0
         flags = tuple(f for f in flags if "-" not in f[2:])
     if option.dest == "master_port" and version < (2, 12):
         default = "29500"

@@ -11,7 +11,7 @@ __all__ = ["PET_OPTIONS", "is_relevant", "is_secret", "meaning"]
 
 MEANINGS = {
     "RANK": "rank of this process in the job",
-    "LOCAL_RANK": "rank of this process on its node; usually the GPU to take",
+    "LOCAL_RANK": "rank of this process on its node; usually the index of its GPU",
     "WORLD_SIZE": "number of ranks of the job",
     "LOCAL_WORLD_SIZE": "number of ranks on this node",
     "GROUP_RANK": "node rank, as torchrun counts nodes",
@@ -27,17 +27,17 @@ MEANINGS = {
     "LOCAL_SIZE": "number of ranks on this node",
     "CROSS_RANK": "node rank",
     "CROSS_SIZE": "number of nodes",
-    "TORCHELASTIC_RUN_ID": "id of the rendezvous that torchrun's agents met in",
+    "TORCHELASTIC_RUN_ID": "id of the rendezvous that torchrun's agents joined",
     "TORCHELASTIC_USE_AGENT_STORE": "True: the agent already hosts the store, every rank is its client",
     "TORCHELASTIC_RESTART_COUNT": "how often the workers were restarted",
-    "TORCHELASTIC_MAX_RESTARTS": "how often they may be",
-    "TORCHELASTIC_ERROR_FILE": "where the worker leaves its exception",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that the agent passes on",
+    "TORCHELASTIC_MAX_RESTARTS": "how often the workers may be restarted",
+    "TORCHELASTIC_ERROR_FILE": "file that the worker writes its exception to",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "signals that the agent forwards",
     "GPU_DEVICE_ORDINAL": "GPUs for OpenCL on AMD",
     "ROCR_VISIBLE_DEVICES": "GPUs that ROCm may use",
     "HIP_VISIBLE_DEVICES": "GPUs that HIP may use",
     "OMP_NUM_THREADS": "OpenMP threads per process; torchrun sets 1 when it starts several workers",
-    "OMP_PROC_BIND": "whether OpenMP threads stay on their cores",
+    "OMP_PROC_BIND": "whether OpenMP threads are bound to cores",
     "OMP_PLACES": "where OpenMP threads may run",
     "MKL_NUM_THREADS": "MKL threads per process",
     "USE_LIBUV": "0: the older TCPStore server",
@@ -46,9 +46,9 @@ MEANINGS = {
     "TMPDIR": "folder for temporary files and sockets",
     "TEMP": "folder for temporary files and sockets where TMPDIR is not set",
     "TMP": "folder for temporary files and sockets where TMPDIR and TEMP are not set",
-    "PL_TORCH_DISTRIBUTED_BACKEND": "backend of the process group that Lightning makes",
-    "DISTRIBUTED_BACKEND": "backend that scripts take for init_process_group; torch does not read it",
-    "LD_LIBRARY_PATH": "libraries found before the installed ones, NCCL among them",
+    "PL_TORCH_DISTRIBUTED_BACKEND": "backend of the process group that Lightning creates",
+    "DISTRIBUTED_BACKEND": "backend that scripts pass to init_process_group; torch does not read it",
+    "LD_LIBRARY_PATH": "folders searched first for libraries, including NCCL",
     "LD_PRELOAD": "libraries loaded into every process",
     "SLURM_JOB_ID": "id of the allocation",
     "SLURM_STEP_ID": "id of the srun step; absent in a batch script",
@@ -62,15 +62,15 @@ MEANINGS = {
     "SLURM_JOB_NUM_NODES": "number of nodes of the allocation",
     "SLURM_JOB_NODELIST": "nodes of the allocation; the first one usually becomes MASTER_ADDR",
     "SLURM_STEP_NODELIST": "nodes of this step",
-    "SLURM_TASKS_PER_NODE": "tasks on each node, as in 2(x2),1",
-    "SLURM_STEP_TASKS_PER_NODE": "tasks of this step on each node, as in 2(x2),1",
-    "SLURM_NTASKS_PER_NODE": "tasks per node that were asked for",
+    "SLURM_TASKS_PER_NODE": "tasks per node, as in 2(x2),1",
+    "SLURM_STEP_TASKS_PER_NODE": "tasks of this step per node, as in 2(x2),1",
+    "SLURM_NTASKS_PER_NODE": "requested tasks per node",
     "SLURM_GPUS_ON_NODE": "GPUs of the job on this node",
     "SLURM_STEP_GPUS": "GPUs of this step, numbered as Slurm does",
     "SLURM_JOB_GPUS": "GPUs of the allocation on this node",
     "SLURM_CPUS_PER_TASK": "CPUs per task",
     "SLURM_CPUS_ON_NODE": "CPUs of the job on this node",
-    "SLURM_JOB_CPUS_PER_NODE": "CPUs on each node, as in 8(x2)",
+    "SLURM_JOB_CPUS_PER_NODE": "CPUs per node, as in 8(x2)",
     "SLURM_GTIDS": "ranks of the tasks on this node",
     "SLURM_NODELIST": "nodes of the allocation (older name)",
     "SLURM_NPROCS": "number of tasks (older name)",
@@ -78,14 +78,14 @@ MEANINGS = {
     "SLURM_STEPID": "id of the srun step (older name)",
     "SLURM_JOB_NAME": "name of the job",
     "SLURM_JOB_PARTITION": "partition that the job runs in",
-    "SLURM_SUBMIT_HOST": "where the job was submitted",
+    "SLURM_SUBMIT_HOST": "host that the job was submitted from",
     "SLURM_SUBMIT_DIR": "folder that the job was submitted from",
     "SLURM_TASK_PID": "process id of this task",
-    "SLURM_MPI_TYPE": "how srun serves MPI: none, pmi2, pmix",
-    "SLURM_GPUS_PER_NODE": "GPUs per node that were asked for",
-    "SLURM_GPUS_PER_TASK": "GPUs per task that were asked for; each task then sees only its own",
-    "SLURM_LAUNCH_NODE_IPADDR": "where srun was typed; not always a node of the job",
-    "SLURMD_NODENAME": "this node, in Slurm's words",
+    "SLURM_MPI_TYPE": "how srun supports MPI: none, pmi2, pmix",
+    "SLURM_GPUS_PER_NODE": "requested GPUs per node",
+    "SLURM_GPUS_PER_TASK": "requested GPUs per task; each task sees only its own",
+    "SLURM_LAUNCH_NODE_IPADDR": "host that ran srun; not always a node of the job",
+    "SLURMD_NODENAME": "Slurm's name of this node",
     "OMPI_COMM_WORLD_RANK": "rank of this process",
     "OMPI_COMM_WORLD_SIZE": "number of ranks",
     "OMPI_COMM_WORLD_LOCAL_RANK": "rank of this process on its node",
@@ -109,16 +109,16 @@ MEANINGS = {
     "LSB_DJOB_RANKFILE": "file with the host of every rank",
     "PBS_JOBID": "id of the PBS job",
     "PBS_NODEFILE": "file with the hosts of the job",
-    "KUBERNETES_SERVICE_HOST": "we are in a Kubernetes pod",
+    "KUBERNETES_SERVICE_HOST": "set in Kubernetes pods",
     "SM_HOSTS": "hosts of the training job",
-    "SM_CURRENT_HOST": "this host, in SageMaker's words",
+    "SM_CURRENT_HOST": "SageMaker's name of this host",
     "SM_NUM_GPUS": "GPUs on this host",
-    "ACCELERATE_MIXED_PRECISION": "precision that accelerate launch was given",
+    "ACCELERATE_MIXED_PRECISION": "precision set with accelerate launch",
     "RAY_ADDRESS": "address of the Ray cluster",
     "RAY_JOB_ID": "id of the Ray job",
-    "PORT": "port of some service; scripts that take it for the master port get a wrong one",
+    "PORT": "port of some service; not the master port",
 }
-"""Names, and what each one means; every name here is gathered, and so are those of settings_table.py."""
+"""Names and meanings. These names are collected, and those of settings_table.py."""
 
 PET_OPTIONS = {
     "PET_NNODES": "--nnodes",
@@ -160,7 +160,7 @@ FAMILIES = {
     "PYTORCH_": "a setting of torch",
     "GLOO_": "a setting of Gloo",
     "CUDA_": "a setting of CUDA",
-    "NVIDIA_": "told to the container runtime",
+    "NVIDIA_": "a setting of the container runtime",
     "OMP_": "a setting of OpenMP",
     "KMP_": "a setting of Intel's OpenMP",
     "GOMP_": "a setting of GNU's OpenMP",
@@ -186,18 +186,18 @@ FAMILIES = {
     "FI_": "a setting of libfabric",
     "OFI_NCCL_": "a setting of NCCL's libfabric plugin",
 }
-"""Beginnings of names that are gathered, the more precise ones first."""
+"""Prefixes of names that are collected, the longer ones first."""
 
 _NEARLY_NCCL = re.compile(r"N[CL]{2,4}_|NCCL", re.IGNORECASE)
 _NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_transports"})
-"""A program's own arguments, which may hold anything, and Open MPI's session key."""
+"""A program's own arguments, which may contain anything, and Open MPI's session key."""
 
 _SECRET_PART = re.compile(r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 _SECRET_WORD = re.compile(r"(?:^|_)(KEYS?|AUTH|PASS|PWD|JWT|COOKIE|MUNGE|CREDS?|PAT|PSK|T?OTP)(?:_|$)", re.IGNORECASE)
 
 
 def is_relevant(name: str) -> bool:
-    """Whether this variable says something about a distributed job: others are none of our business."""
+    """Whether this variable matters to a distributed job: others are not collected."""
     if name in _NEVER:
         return False
     if name in MEANINGS or name in PET_OPTIONS or name in TABLE or name.startswith(tuple(FAMILIES)):
@@ -206,16 +206,14 @@ def is_relevant(name: str) -> bool:
 
 
 def meaning(name: str) -> str:
-    """What a variable means, in a few words."""
+    """What a variable means, as a short phrase."""
     if name in PET_OPTIONS:
         return f"default of torchrun's {PET_OPTIONS[name]}"
     if name in MEANINGS:
         return MEANINGS[name]
     if name in TABLE and TABLE[name].meaning:
         return TABLE[name].meaning
-    return next(
-        (text for start, text in FAMILIES.items() if name.startswith(start)), "not a name that NCCL or torch reads"
-    )
+    return next((text for start, text in FAMILIES.items() if name.startswith(start)), "not read by NCCL or torch")
 
 
 def is_secret(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""`versions`: torch, CUDA, NCCL, Python: what is installed and what would be loaded, read without importing torch."""
+"""`versions`: the installed torch, CUDA, NCCL and Python and the libraries that would be loaded, without importing torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["NcclLibrary", "Package", "TorchPlace", "Versions", "numbers"]
 
 @dataclass(frozen=True, slots=True)
 class NcclLibrary:
-    """One libnccl.so that the loader could take. `source` is what leads to it.
+    """One libnccl.so that the loader could pick. `source` is how the loader finds it.
 
     `source`: `LD_PRELOAD`, `RPATH` (torch's own), `LD_LIBRARY_PATH`, `RUNPATH`, `ld.so.cache`, `conda`, `wheel` or `system`.
+
     """
 
     path: str
@@ -88,7 +89,7 @@ class Versions(Section):
 
     @property
     def has_nccl(self) -> bool | None:
-        """The backend `nccl` is built in (RCCL on ROCm); None without torch. Linux builds with CUDA always have it."""
+        """Whether the backend `nccl` is built in (RCCL on ROCm); None without torch. Linux builds with CUDA always have it."""
         return None if self.torch is None else bool(self.torch_cuda or self.torch_hip)
 
     @property
@@ -98,11 +99,11 @@ class Versions(Section):
 
     @property
     def libcuda_is_compat(self) -> bool:
-        """The libcuda that would be loaded comes from a forward compatibility folder, not from the driver."""
+        """Whether the libcuda that would be loaded is from a forward compatibility package, not from the driver."""
         return self.libcuda_path is not None and "/compat/" in self.libcuda_path
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, to compare: (2, 21, 5) for `2.21.5+cuda12.4`."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    """The leading numbers of a version, for comparison: (2, 21, 5) for `2.21.5+cuda12.4`."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

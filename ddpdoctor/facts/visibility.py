@@ -1,8 +1,8 @@
-"""CUDA's own reading of CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which GPUs a process sees, and as which ordinals.
+"""How CUDA reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which GPUs a process sees, and with which ordinals.
 
-The grammar is CUDA's: the first entry decides whether the list holds numbers, `GPU-` or `MIG-` names; numbers are read
-like strtoul reads them (`1gpu` is 1); the first bad entry ends the list; a repeated entry empties it. torch reads it
-the same way (torch/cuda/__init__.py: _parse_visible_devices, _transform_uuid_to_ordinals), and is what tests compare with.
+The grammar is CUDA's: the first entry decides whether the list has numbers, `GPU-` or `MIG-` names; numbers are parsed
+like strtoul does (`1gpu` is 1); the first bad entry ends the list; a repeated entry empties it. torch does the same
+(torch/cuda/__init__.py: _parse_visible_devices, _transform_uuid_to_ordinals), and tests compare with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Visibility", "cut", "joined", "listed", "visible"]
 
 MOST = 1 << 20
-"""More GPUs than a machine has."""
+"""More GPUs than any machine has."""
 
 _HIDDEN = ("", "-1", "none", "void", "nodevfiles")
 _JOINED = re.compile(r"\s*\d+\s*[-;:\s]\s*\d")
@@ -29,11 +29,11 @@ _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What CUDA makes of the variables on this node.
+    """The GPUs that CUDA shows with the variables of this node.
 
-    `devices` are NVML indices by CUDA ordinal. `order_known` is False when unlike GPUs are numbered fastest first: then
-    `count` is right, but which GPU gets which ordinal is CUDA's own secret. `stopped_at` is the entry that ended the list,
-    `why` says what is wrong with it, `dropped` counts the entries that CUDA does not use (that one among them).
+    `devices` are NVML indices by CUDA ordinal. `order_known` is False when different GPUs are numbered fastest first: then
+    `count` is right, but only CUDA knows which GPU gets which ordinal. `stopped_at` is the entry that ended the list,
+    `why` what is wrong with it, `dropped` the number of entries that CUDA does not use, including that one.
     """
 
     value: str | None
@@ -45,13 +45,13 @@ class Visibility:
     dropped: int = 0
 
     def ordinal(self, index: int) -> int | None:
-        """The CUDA ordinal of the GPU with this NVML index, None when it is hidden or the order is not known."""
+        """The CUDA ordinal of the GPU with this NVML index, None when it is hidden or the order is unknown."""
         return self.devices.index(index) if self.order_known and index in self.devices else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Positions in CUDA's own numbering, and where the reading ended."""
+    """Positions in CUDA's own numbering, and where parsing ended."""
 
     picked: tuple[int, ...]
     stopped_at: str | None = None
@@ -73,7 +73,7 @@ def visible(environ: Mapping[str, str], gpu: Gpu) -> Visibility:
 
 
 def listed(value: str | None) -> int | None:
-    """How many GPUs the value of CUDA_VISIBLE_DEVICES would show if all that it lists exist; None when it is not set."""
+    """How many GPUs the value of CUDA_VISIBLE_DEVICES would show if all of them exist; None when it is not set."""
     if value is None:
         return None
     if not value.startswith(("GPU-", "MIG-")):
@@ -86,14 +86,14 @@ def listed(value: str | None) -> int | None:
 
 
 def joined(value: str) -> str | None:
-    """The first entry that was meant as several numbers (`0-7`, `0;1`, `0 1`): CUDA reads the first of them and stops."""
+    """The first entry that was meant as several numbers (`0-7`, `0;1`, `0 1`): CUDA reads its first number and stops."""
     return next((entry for entry in value.split(",") if _JOINED.match(entry)), None)
 
 
 def cut(value: str) -> tuple[str, str, int] | None:
-    """The entry that ends or empties the list whatever GPUs there are, what is wrong with it, and how many entries it costs.
+    """The entry that ends or empties the list on any machine, what is wrong with it, and how many entries are dropped.
 
-    None where nothing is wrong, and for the marks with which people end a list or hide all GPUs on purpose.
+    None if nothing is wrong, and for entries that end a list or hide all GPUs on purpose.
     """
     if value.strip().lower() in _HIDDEN:
         return None
@@ -102,7 +102,7 @@ def cut(value: str) -> tuple[str, str, int] | None:
         at = next((i for i, n in enumerate(names) if n in names[:i] or not n.startswith(value[:4])), None)
         if at is None:
             return None
-        why = "listed twice, which hides all" if names[at] in names[:at] else f"not a {value[:4]} name"
+        why = "listed twice, which hides all GPUs" if names[at] in names[:at] else f"not a {value[:4]} name"
         read = _Read((), names[at], why, len(names) - at)
     else:
         read = _numbers(value, MOST)
@@ -112,9 +112,9 @@ def cut(value: str) -> tuple[str, str, int] | None:
 
 
 def _numbering(order: str | None, devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], bool]:
-    """The devices as CUDA numbers them, and whether that is certain: like GPUs keep the PCI order.
+    """The devices in CUDA's order, and whether that is certain: identical GPUs keep the PCI order.
 
-    A GPU whose device node the container or the job may not open is none for CUDA.
+    CUDA does not see a GPU whose device node this process may not open.
     """
     devices = tuple(d for d in devices if d.error != "NO_PERMISSION")
     ordered = tuple(sorted(devices, key=lambda d: d.bus_id or "")) if all(d.bus_id for d in devices) else devices
@@ -128,20 +128,20 @@ def _numbers(value: str, count: int) -> _Read:
     numbers = list(itertools.takewhile(lambda number: number >= 0, map(_number, entries)))
     for at, number in enumerate(numbers):
         if number in numbers[:at]:
-            return _Read((), entries[at], f"GPU {number} is listed twice, which hides all", len(entries))
+            return _Read((), entries[at], f"GPU {number} is listed twice, which hides all GPUs", len(entries))
     end = next((at for at, number in enumerate(numbers) if number >= count), len(numbers))
     if end == len(entries):
         return _Read(tuple(numbers))
     why = _what_is_wrong(entries[end])
     if end < len(numbers):
-        why = f"there is no GPU {numbers[end]} here" if count else "there is no GPU here"
+        why = f"this node has no GPU {numbers[end]}" if count else "this node has no GPU"
     return _Read(tuple(numbers[:end]), entries[end], why, len(entries) - end)
 
 
 def _number(entry: str) -> int:
-    """The number that the entry begins with, -1 without one."""
-    found = _NUMBER.match(entry.strip())
-    return int(found[0]) if found else -1
+    """The number at the start of the entry, -1 without one."""
+    match = _NUMBER.match(entry.strip())
+    return int(match[0]) if match else -1
 
 
 def _what_is_wrong(entry: str) -> str:
@@ -158,28 +158,28 @@ def _names(value: str, ordered: tuple[Device, ...]) -> _Read:
     kind = value[:4]
     entries = value.split(",")
     known = _mig_names(ordered) if kind == "MIG-" else [(d.uuid or "", at) for at, d in enumerate(ordered)]
-    seen: list[str] = []
+    names: list[str] = []
     for at, entry in enumerate(entries):
-        if entry in seen:
-            return _Read((), entry, f"{entry} is listed twice, which hides all", len(entries))
+        if entry in names:
+            return _Read((), entry, f"{entry} is listed twice, which hides all GPUs", len(entries))
         if not entry.startswith(kind):
             wrong = "an empty entry" if not entry else f"not a {kind} name"
-            return _found(seen, known, entries, _Read((), entry, wrong, len(entries) - at))
-        seen.append(entry)
-    return _found(seen, known, entries, _Read(()))
+            return _pick(names, known, entries, _Read((), entry, wrong, len(entries) - at))
+        names.append(entry)
+    return _pick(names, known, entries, _Read(()))
 
 
-def _found(wanted: list[str], known: list[tuple[str, int]], entries: list[str], stop: _Read) -> _Read:
+def _pick(wanted: list[str], known: list[tuple[str, int]], entries: list[str], stop: _Read) -> _Read:
     picked: list[int] = []
     for at, entry in enumerate(wanted):
         matches = [position for name, position in known if name.startswith(entry)]
         if len(matches) != 1:
-            wrong = "there is no such GPU here" if not matches else f"{len(matches)} GPUs begin with that"
+            wrong = "this node has no such GPU" if not matches else f"{len(matches)} GPUs match this prefix"
             return _Read(tuple(picked), entry, wrong, len(entries) - at)
         if entry.startswith("MIG-"):
             return _one_mig(matches[0], entries, stop)
         if matches[0] in picked:
-            return _Read((), entry, f"{entry} is listed twice, which hides all", len(entries))
+            return _Read((), entry, f"{entry} is listed twice, which hides all GPUs", len(entries))
         picked.append(matches[0])
     return _Read(tuple(picked), stop.stopped_at, stop.why, stop.dropped)
 

@@ -1,6 +1,6 @@
-"""Xids and SXids: the numbers under which NVIDIA's driver writes faults of GPUs and NVSwitches into the kernel's log.
+"""Xids and SXids: the codes of NVIDIA's driver for GPU and NVSwitch errors in the kernel log.
 
-The table says of each number what it means, what NVIDIA's catalogue of Xids recommends, and which kind of fault it shows;
+The table has, per code, its meaning, the action that NVIDIA's Xid catalog recommends, and the kind of fault;
 a cause names its kind in `xids=`.
 """
 
@@ -15,10 +15,10 @@ __all__ = ["BY_KIND", "Meaning", "Xid", "XidKind", "action", "meaning", "xid_in"
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One line of the kernel's log about a GPU (`NVRM: Xid`) or an NVSwitch (`SXid`).
+    """One line of the kernel log about a GPU (`NVRM: Xid`) or an NVSwitch (`SXid`).
 
-    `bus_id` has no function: `0000:3b:00`. `text` is what follows the code. `age_seconds` counts back from when we looked, or
-    from the last line of a log file; None where the lines have no times. `restarts` counts how often the machine was started
+    `bus_id` has no function: `0000:3b:00`. `text` is the rest of the line. `age_seconds` is relative to the collection, or to
+    the last line of a log file; None if the lines have no times. `restarts` counts the boots
     after it. `source`, `line` and `host` are those of a log file.
     """
 
@@ -34,7 +34,7 @@ class Xid:
 
     @property
     def is_fatal(self) -> bool:
-        """Of an NVSwitch's fault: the lines after the first hold registers, and neither word."""
+        """A fatal NVSwitch error. Only its first line has the word; the next lines are register dumps."""
         return self.is_switch and self.text.startswith("Fatal")
 
     @property
@@ -43,13 +43,13 @@ class Xid:
 
     @property
     def program(self) -> str:
-        """`python3, pid 2121`, "" where the line names none."""
-        found = re.search(r"pid='?(\d+)'?, name='?([^,' ]+)", self.text)
-        return f"{found[2]}, pid {found[1]}" if found and found[2] != "<unknown>" else ""
+        """`python3, pid 2121`, "" if the line names no process."""
+        match = re.search(r"pid='?(\d+)'?, name='?([^,' ]+)", self.text)
+        return f"{match[2]}, pid {match[1]}" if match and match[2] != "<unknown>" else ""
 
 
 class XidKind(Enum):
-    """What an Xid shows: each member is the subject of one cause, which names it in `xids=`."""
+    """The kind of fault that an Xid reports: each member belongs to one cause, which names it in `xids=`."""
 
     GPU_LOST = "gpu-lost"
     GPU_RECOVERY_ACTION_PENDING = "gpu-recovery-action-pending"
@@ -75,7 +75,7 @@ class XidKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one Xid says, what to do after it, and what kind of fault it shows."""
+    """The meaning of one Xid, the recommended action, and the kind of fault."""
 
     kind: XidKind
     words: str
@@ -84,7 +84,7 @@ class Meaning:
 
 _RESET = "reset the GPU"
 _RESTART = "restart the application"
-_NVLINK = "reset the GPUs of the NVLink domain; reseat or replace if it stays"
+_NVLINK = "reset the GPUs of the NVLink domain; reseat or replace if it persists"
 _SUPPORT = "contact support"
 
 _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
@@ -92,84 +92,88 @@ _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
         XidKind.APPLICATION_FAULT_XID,
         _RESTART,
         {
-            13: "an exception in a kernel, such as an address out of range",
-            31: "a page fault of the GPU: an illegal address",
+            13: "a GPU kernel exception, such as an out-of-range address",
+            31: "a GPU page fault: an illegal address",
             32: "a corrupted command stream",
-            39: "a fault of the copy engine",
-            40: "a fault of the copy engine",
-            41: "a fault of the copy engine",
+            39: "a copy engine fault",
+            40: "a copy engine fault",
+            41: "a copy engine fault",
             43: "the program's channel was stopped",
-            69: "an error of the graphics engine's class",
-            70: "a fault of the copy engine",
-            71: "a fault of the copy engine",
-            72: "a fault of the copy engine",
+            69: "a graphics engine class error",
+            70: "a copy engine fault",
+            71: "a copy engine fault",
+            72: "a copy engine fault",
             80: "corrupted data was sent to the GPU",
         },
     ),
     (
         XidKind.PREEMPTIVE_CLEANUP_XID,
-        "look at what came before it",
+        "check the messages before it",
         {45: "the driver cleaned up after an earlier fault or a killed process"},
     ),
-    (XidKind.ECC_UNCORRECTED, _RESET, {48: "a memory error that ECC could not correct"}),
-    (XidKind.AUXILIARY_POWER_MISSING, "check the power cables", {54: "the auxiliary power is missing"}),
+    (XidKind.ECC_UNCORRECTED, _RESET, {48: "an uncorrectable ECC error"}),
+    (XidKind.AUXILIARY_POWER_MISSING, "check the power cables", {54: "auxiliary power is not connected"}),
     (
         XidKind.GPU_ENGINE_FAULT,
         _RESET,
         {
-            62: "its micro-controller halted",
+            62: "its microcontroller halted",
             109: "a context switch timed out",
             110: "a security fault",
-            136: "the training of a link failed",
-            140: "an ECC error without recovery",
-            143: "it could not be initialised",
-            155: "an error that the NVLink software defines",
-            156: "a resource was taken out of use",
-            158: "a fatal time-out",
+            136: "link training failed",
+            140: "an unrecovered ECC error",
+            143: "it could not be initialized",
+            155: "an NVLink software-defined error",
+            156: "a resource was retired",
+            158: "a fatal timeout",
         },
     ),
-    (XidKind.ROW_REMAP_PENDING, "none by itself", {63: "a memory row was remapped, or a page retired"}),
+    (XidKind.ROW_REMAP_PENDING, "none", {63: "a memory row was remapped or a page was retired"}),
     (
         XidKind.ROW_REMAP_FAILED,
-        "reset the GPU; replace the card if it stays",
-        {64: "a memory row could not be remapped, or a page not retired"},
+        "reset the GPU; replace the card if it persists",
+        {64: "remapping a memory row or retiring a page failed"},
     ),
     (XidKind.NVLINK_FAULT, _NVLINK, {74: "an NVLink error", **dict.fromkeys(range(144, 151), "an NVLink 5 error")}),
     (XidKind.GPU_LOST, "restart the machine", {79: "it has fallen off the bus"}),
-    (XidKind.ECC_CORRECTED_RATE_HIGH, "none", {92: "many memory errors were corrected"}),
-    (XidKind.INFOROM_CORRUPTED, "none", {93: "its InfoROM was written too often"}),
-    (XidKind.CONTAINED_MEMORY_ERROR, _RESTART, {94: "a memory error that was contained"}),
-    (XidKind.UNCONTAINED_MEMORY_ERROR, _RESET, {95: "a memory error that was not contained"}),
+    (XidKind.ECC_CORRECTED_RATE_HIGH, "none", {92: "a high rate of corrected memory errors"}),
+    (XidKind.INFOROM_CORRUPTED, "none", {93: "too many InfoROM writes"}),
+    (XidKind.CONTAINED_MEMORY_ERROR, _RESTART, {94: "a contained memory error"}),
+    (XidKind.UNCONTAINED_MEMORY_ERROR, _RESET, {95: "an uncontained memory error"}),
     (XidKind.GSP_FIRMWARE_FAULT, _RESET, {119: "its GSP firmware timed out", 120: "its GSP firmware failed"}),
-    (XidKind.C2C_CORRECTED_ERROR, "none", {121: "the chip-to-chip link corrected an error"}),
-    (XidKind.REMOTE_NVLINK_FAULT_XID, "look at the peer's Xid", {137: "a fault that came from a peer over NVLink"}),
+    (XidKind.C2C_CORRECTED_ERROR, "none", {121: "a corrected error of the chip-to-chip link"}),
+    (XidKind.REMOTE_NVLINK_FAULT_XID, "check the peer's Xid", {137: "an error received from an NVLink peer"}),
     (
         XidKind.CONFIDENTIAL_COMPUTING_ON,
         "restart the virtual machine",
-        {151: "the keys of confidential computing could not be renewed"},
+        {151: "confidential computing key rotation failed"},
     ),
-    (XidKind.GPU_RECOVERY_ACTION_PENDING, "do what the line says", {154: "the driver's recovery action changed"}),
+    (
+        XidKind.GPU_RECOVERY_ACTION_PENDING,
+        "take the action that the line names",
+        {154: "the driver's recovery action changed"},
+    ),
     (
         XidKind.RETIRED_PAGES_LIMIT,
         _SUPPORT,
         {
-            157: "a resource could not be taken out of use",
-            159: "an error of the chip-to-chip interface",
-            160: "a memory channel was taken out of use",
-            161: "a memory channel could not be taken out of use",
+            157: "retiring a resource failed",
+            159: "a chip-to-chip interface error",
+            160: "a memory channel was retired",
+            161: "retiring a memory channel failed",
         },
     ),
     (
         XidKind.OTHER_XID,
-        "see NVIDIA's catalogue of Xids",
+        "see NVIDIA's Xid catalog",
         {
-            56: "a fault of the display engine",
-            57: "a fault of the memory interface",
+            56: "a display engine fault",
+            57: "a memory interface fault",
             58: "the memory interface is unstable",
-            65: "a fault of the video engine",
-            68: "a fault of the video decoder",
-            73: "a fault of the video encoder",
-            81: "a fault of the VGA part",
+            65: "a video engine fault",
+            68: "a video decoder fault",
+            73: "a video encoder fault",
+            81: "a VGA fault",
         },
     ),
 )
@@ -182,7 +186,7 @@ BY_KIND: dict[XidKind, frozenset[int]] = {
 }
 """The Xids of each kind."""
 
-_UNLISTED = Meaning(XidKind.OTHER_XID, "a fault that ddpdoctor does not know", "see NVIDIA's catalogue of Xids")
+_UNLISTED = Meaning(XidKind.OTHER_XID, "an unknown fault", "see NVIDIA's Xid catalog")
 
 _LINE = re.compile(
     r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)(?: [^)\n]*)?\): (?P<code>\d+)"
@@ -194,7 +198,7 @@ HOUR = 3600
 
 
 def meaning(xid: Xid) -> Meaning:
-    """What an Xid of a GPU says; one that the driver calls the consequence of another says what that one does."""
+    """The meaning of a GPU's Xid; for a consequence of an earlier Xid (`caused by previous Xid`), that of the earlier one."""
     earlier = _EARLIER.search(xid.text)
     if earlier is None:
         return XIDS.get(xid.code, _UNLISTED)
@@ -203,15 +207,15 @@ def meaning(xid: Xid) -> Meaning:
 
 
 def action(xid: Xid) -> str:
-    """What to do after an Xid or SXid, in a few words."""
+    """The action after an Xid or SXid, as a short phrase."""
     if xid.is_switch:
-        return "read the fabric manager's log and restart the machine" if xid.is_fatal else "none"
+        return "check the fabric manager's log and restart the machine" if xid.is_fatal else "none"
     changed = re.search(r"to 0x[0-9a-fA-F]+ \(([^)]+)\)", xid.text) if xid.code == 154 else None
     return changed[1] if changed is not None else meaning(xid).action
 
 
 def age(seconds: float) -> str:
-    """An age for people: `40 s`, `12 min`, `5 h`, `3 days`."""
+    """An age as text: `40 s`, `12 min`, `5 h`, `3 days`."""
     for unit, size, most in (("s", 1, 120), ("min", 60, 2 * HOUR), ("h", HOUR, 48 * HOUR)):
         if seconds < most:
             return f"{seconds / size:.0f} {unit}"
@@ -219,13 +223,13 @@ def age(seconds: float) -> str:
 
 
 def xid_in(line: str) -> Xid | None:
-    """The Xid or SXid in a line of the kernel's log, None for every other line."""
-    found = _LINE.search(line)
-    if found is None:
+    """The Xid or SXid in a line of the kernel log, None for every other line."""
+    match = _LINE.search(line)
+    if match is None:
         return None
     return Xid(
-        code=int(found["code"][:9]),
-        bus_id=found["bus"].lower().partition(".")[0][-10:],
-        text=found["text"].lstrip(", ").partition("\n")[0][:MOST_TEXT],
-        is_switch=found["switch"] is not None,
+        code=int(match["code"][:9]),
+        bus_id=match["bus"].lower().partition(".")[0][-10:],
+        text=match["text"].lstrip(", ").partition("\n")[0][:MOST_TEXT],
+        is_switch=match["switch"] is not None,
     )

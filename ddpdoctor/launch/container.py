@@ -1,4 +1,6 @@
-"""What the options of `docker run` and its likes give a container: GPUs, shared memory, CPUs, memory, network, devices."""
+"""What the options of `docker run` and similar commands give a container: GPUs, shared memory, CPUs, memory, network,
+devices.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that a line starts. `run` is the word of the subcommand; None and () where the line gives nothing.
+    """A container that a line starts. `run` is the word of the subcommand; None and () stand for what the line does not
+    set.
 
-    `gpus` is the number of GPUs, 0 for an unknown number, None for no GPU. `shm_bytes` is the size of its own /dev/shm, None
-    when it has the host's or one that is mounted. `ports` are those published on the host.
+    `gpus` is the number of GPUs, 0 if it is unknown, None without a GPU. `shm_bytes` is the size of its own /dev/shm,
+    None if it uses the host's or a mounted one. `ports` are those published on the host.
     """
 
     layer: Layer
@@ -44,7 +47,7 @@ class Container:
 
 
 def container_of(line: LaunchLine) -> Container | None:
-    """The container of the line's innermost program; None without one, or where a word is unknown that may hold its options."""
+    """The container of the line's innermost program; None without one, or if an unknown word may contain its options."""
     layer = line.layer(LauncherKind.CONTAINER)
     if layer is None or layer.name not in ENGINES or layer.reading.is_open:
         return None
@@ -100,7 +103,7 @@ def _gpus(layer: Layer, devices: list[str]) -> int | None:
 
 
 def _shm_bytes(layer: Layer, shm: Given | None) -> int | None:
-    """The size of its own /dev/shm; None for the host's, a mounted one, or one that is not known."""
+    """The size of its own /dev/shm; None for the host's, a mounted one, or an unknown one."""
     ipc = _values(layer, "--ipc")
     mounts = " ".join(_values(layer, "-v", "--volume", "--mount", "--tmpfs"))
     if (ipc and ipc[-1] not in ("private", "shareable", "none")) or "/dev/shm" in mounts:
@@ -109,22 +112,22 @@ def _shm_bytes(layer: Layer, shm: Given | None) -> int | None:
 
 
 def bytes_of(text: str | None, unit: str = "") -> int | None:
-    """A size such as `16g`, `64m` or `1.5GiB` in bytes; `unit` is that of a bare number. None for what is none."""
+    """A size such as `16g`, `64m` or `1.5GiB` in bytes; `unit` is that of a bare number. None if it is not a size."""
     match = _SIZE.fullmatch((text or "").strip())
     return int(float(match[1]) * _UNITS[match[2].lower() or unit]) if match else None
 
 
 def _ports(layer: Layer) -> list[int]:
-    found: list[int] = []
+    ports: list[int] = []
     for value in _values(layer, "-p", "--publish"):
         match = re.fullmatch(r"(?:\d+\.[\d.]+:)?(?:(\d+)(?:-(\d+))?:)?\d+(?:-\d+)?(?:/tcp)?", value)
         if match and match[1]:
-            found += range(int(match[1]), min(int(match[2] or match[1]), 65535) + 1)
-    return found
+            ports += range(int(match[1]), min(int(match[2] or match[1]), 65535) + 1)
+    return ports
 
 
 def wants_rdma(environ: Mapping[str, str]) -> str | None:
-    """The variable that asks for RDMA, as `NAME=value`; None when nothing does."""
+    """The variable that requests RDMA, as `NAME=value`; None without one."""
     if environ.get("NCCL_IB_DISABLE") == "1":
         return None
     for name in ("NCCL_IB_HCA", "NCCL_NET", "FI_PROVIDER"):

@@ -1,4 +1,4 @@
-"""Launch lines with corrections: edits change the words of a line that was read; the line's text is not read again."""
+"""Corrected launch lines: edits change the words of a line that was read; the line's text is not read again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["edited"]
 
 
 def edited(line: LaunchLine, edits: Iterable[SpanEdit], version: Version, files: FileLookup = NO_FILES) -> LaunchLine:
-    """The line with the edits made: the words that no edit touches are kept, moved to where they stand now.
+    """The line with the edits applied: words that no edit touches are kept and moved to their new place.
 
-    Its layers, its environment and its rendezvous are worked out from the words, as for a new line.
+    Its layers, environment and rendezvous are computed from the words, as for a new line.
 
     Args:
         version: the torch that reads the line.
-        files: answers about the script that the corrected line names.
+        files: answers questions about the script of the corrected line.
 
     Raises:
         ValueError: two edits overlap.

@@ -16,7 +16,8 @@ _NO_CODE = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """One such comment of a Python text, from 1; it holds for the lines `first` to `last`, those of its statement.
+    """A comment in Python source that silences findings on the lines `first` to `last` of its statement; lines count
+    from 1.
 
     `codes` are codes or their beginnings; "" is the beginning of every code.
     """
@@ -33,7 +34,7 @@ class Comment:
 
 
 def codes_in(line: str) -> tuple[str, ...] | None:
-    """The beginnings of codes that a comment on this line silences ("" for all of them), None without such a comment."""
+    """The beginnings of codes that a comment on this line silences ("" for all of them); None without such a comment."""
     match = _IGNORE.search(line)
     if match is None:
         return None
@@ -43,7 +44,7 @@ def codes_in(line: str) -> tuple[str, ...] | None:
 
 
 def comments(text: str) -> tuple[Comment, ...]:
-    """The comments of a Python text. Where the text is no Python any more, the lines that follow have none."""
+    """The comments of Python source, up to the first syntax error."""
     if "ddpdoctor" not in text:
         return ()
     found: list[Comment] = []
@@ -62,5 +63,5 @@ def comments(text: str) -> tuple[Comment, ...]:
             elif token.type not in _NO_CODE and start is None:
                 start = row
     except (tokenize.TokenError, SyntaxError):
-        pass  # the text breaks off here, which is a finding of its own
+        pass  # the syntax error is another finding
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The job of launch lines: its agents and ranks; and what one line says to its own node, of which it starts the ranks."""
+"""The job of launch lines: its launchers and ranks, and what one line tells its own node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "local_job"]
 
 T = TypeVar("T")
 MOST_RANKS = 64
-"""Ranks of one node that are listed: no node has more, and a mistyped number may be any."""
+"""The most ranks of one node that are listed: no node has more, and a mistyped number may be huge."""
 
 _TRUE = ("1", "true", "t", "yes", "y")
 _FALSE = ("0", "false", "f", "no", "n")
@@ -29,10 +29,10 @@ _JOB_IDS = ("SLURM_JOB_ID", "SLURM_JOBID", "LSB_JOBID", "PBS_JOBID")
 
 @dataclass(frozen=True, slots=True)
 class LocalJob:
-    """What one node is told of its job: how many nodes there are, which one it is, and where the store will be.
+    """What one node knows of its job: the number of nodes, its own rank, and the address of the store.
 
-    `is_host` is what --rdzv-conf says of it, None when it says nothing. `nproc` is None where only this machine's GPUs or
-    CPUs tell. `uniform`: ranks are counted as node_rank times `nproc`.
+    `is_host` is the value in --rdzv-conf, None if it is not set. `nproc` is None if it depends on the GPUs or CPUs of
+    this machine. `uniform`: ranks are counted as node_rank times `nproc`.
     """
 
     form: str
@@ -46,17 +46,17 @@ class LocalJob:
     rdzv_id: str | None = None
     is_host: bool | None = None
     local_addr: str | None = None
-    """What this node would publish instead of its name."""
+    """The address that this node publishes instead of its name."""
     uniform: bool = False
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
     hosts: tuple[str, ...] = ()
-    """Names of the nodes, where a scheduler tells them."""
+    """Names of the nodes, if a scheduler lists them."""
 
 
 def job_of_launch(launch: Launch) -> Job:
-    """The job of the `--node` lines, else that of the only line; of other lines, which start several jobs, an empty one."""
+    """The job of the `--node` lines, or of the only line; empty for other lines, which start several jobs."""
     lines = launch.nodes or (launch.lines if len(launch.lines) == 1 else ())
     agents = tuple(agent for line in lines if (agent := agent_of(line)) is not None)
     per_node, world_size = _counts(lines)
@@ -81,20 +81,20 @@ def job_of_launch(launch: Launch) -> Job:
 
 
 def _counts(lines: Sequence[LaunchLine]) -> tuple[int | None, int | None]:
-    """The ranks of each node and of the whole job, where the lines agree. Of a plain `python` line nothing is known: its
-    script may start any number of processes.
+    """The ranks of each node and of the whole job, if the lines agree. A plain `python` line is unknown: its script may
+    start any number of processes.
     """
     started = [line for line in lines if line.starter is not None or line.task_starter is not None]
     if not lines or len(started) < len(lines):
         return None, None
     per_node, number = ({count(line) for line in lines} for count in (ranks_here, _nodes))
-    each = per_node.pop() if len(per_node) == 1 else None
+    ranks = per_node.pop() if len(per_node) == 1 else None
     nodes = number.pop() if len(number) == 1 else None
-    return each, each * nodes if each is not None and nodes is not None else None
+    return ranks, ranks * nodes if ranks is not None and nodes is not None else None
 
 
 def _nodes(line: LaunchLine) -> int | None:
-    """The nodes of the line's job, None where the line does not say it."""
+    """The nodes of the line's job, None if the line does not show it."""
     if line.plan is not None and line.starter is line.agent:
         return None if line.plan.nnodes is None else line.plan.nnodes[1]
     starter = line.starter
@@ -104,7 +104,7 @@ def _nodes(line: LaunchLine) -> int | None:
 
 
 def agent_of(line: LaunchLine) -> Agent | None:
-    """The launcher of a line, where its options can be read: torchrun, or accelerate on several machines."""
+    """The launcher of a line if its options can be read: torchrun, or accelerate on several machines."""
     if line.agent is not None:
         return None if line.plan is None or line.agent.is_garbled else Agent(line, line.agent, line.plan)
     layer = line.layer(LauncherKind.ACCELERATE)
@@ -115,13 +115,15 @@ def agent_of(line: LaunchLine) -> Agent | None:
 
 
 def _common(plans: Sequence[Plan], value: Callable[[Plan], T | None]) -> T | None:
-    """What all plans have."""
+    """The value that all plans have."""
     first = value(plans[0])
     return first if all(value(plan) == first for plan in plans) else None
 
 
 def _processes(agents: Sequence[Agent]) -> Iterator[Process]:
-    """The ranks of all nodes. Static rendezvous numbers them by node rank; of c10d only the order of joining decides."""
+    """The ranks of all nodes. Static rendezvous numbers them by node rank; with c10d they depend on the order of
+    joining.
+    """
     counts = {agent.plan.nproc for agent in agents}
     size = counts.pop() if len(counts) == 1 else None
     for index, agent in enumerate(agents):
@@ -144,9 +146,9 @@ def _processes(agents: Sequence[Agent]) -> Iterator[Process]:
 
 
 def local_job(line: LaunchLine) -> LocalJob | None:
-    """What a launch line says to its own node, None where it does not say where the nodes meet; it may be the only node.
+    """What a launch line tells its own node, None without a rendezvous address; the job may have only this node.
 
-    An srun, mpirun or ssh in a line starts the ranks of other nodes: None.
+    None for a line with srun, mpirun or ssh, which start the ranks on other nodes.
     """
     if line.task_starter is not None or any(e.launcher in ELSEWHERE or e.name in ("ssh", "pdsh") for e in line.layers):
         return None
@@ -158,7 +160,7 @@ def local_job(line: LaunchLine) -> LocalJob | None:
 
 def _of_torchrun(plan: Plan) -> LocalJob | None:
     host, port, backend = plan.host, plan.port, plan.backend
-    if plan.is_rewritten:  # it would run alone at a port of its own, whatever master the line names
+    if plan.is_rewritten:  # torchrun would use a free port of this host, whatever the master of the line
         host, port, backend = plan.settings["master_addr"].value, DEFAULT_PORT, Form.STATIC
     if plan.is_standalone or plan.nnodes is None or backend not in (Form.STATIC, Form.C10D) or not host or port is None:
         return None
@@ -185,7 +187,7 @@ def _is_host(conf: str | None) -> bool | None:
 
 
 def _of_accelerate(line: LaunchLine) -> LocalJob | None:
-    """`accelerate launch` over several machines is static torchrun with names of its own."""
+    """`accelerate launch` on several machines is static torchrun with other option names."""
     layer = line.layer(LauncherKind.ACCELERATE)
     assert layer is not None
     config = line.config or {}
@@ -212,5 +214,5 @@ def _of_accelerate(line: LaunchLine) -> LocalJob | None:
 
 
 def job_id(variables: Mapping[str, str]) -> str:
-    """The scheduler's number of the job, "" without a scheduler."""
+    """The job id of the scheduler, "" without a scheduler."""
     return next((variables[name] for name in _JOB_IDS if variables.get(name)), "")

@@ -1,4 +1,4 @@
-"""Whether a launch line starts something that ddpdoctor can judge, and what it starts, in words."""
+"""Whether ddpdoctor can judge what a launch line starts, and a description of it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["described", "why_not_judged"]
 
 
 def why_not_judged(line: LaunchLine) -> str | None:
-    """Why nothing can be said of a line; None where its launcher, its script or a mistake in its words was seen."""
+    """Why a line cannot be judged; None if its launcher, its script or a mistake in its words is known."""
     if line.starter is not None or line.script is not None or any(each.typos for each in line.layers):
         return None
     last = line.program
     if last is None:
-        return "there is no command in it"
+        return "it contains no command"
     if last.launcher is LauncherKind.PYTHON:
         return None if last.reading.script is not None else f"{last.name} is given no script"
     if last.launcher is LauncherKind.SHELL:
@@ -43,7 +43,7 @@ def _unread(script: str) -> str:
 
 
 def _shell_script(layer: Layer) -> str | None:
-    """The file that a shell is given."""
+    """The script that a shell runs."""
     return next((plain(word.text) for word in layer.own[1:] if not word.text.startswith(("-", "+"))), None)
 
 
@@ -61,7 +61,7 @@ def described(launch: Launch) -> str:
 
 
 def _size(launch: Launch, line: LaunchLine) -> list[str]:
-    """`2 nodes x 4 ranks`, as far as the lines say."""
+    """`2 nodes x 4 ranks`, if the lines show it."""
     plan = line.plan
     nodes = len(launch.nodes) if len(launch.nodes) > 1 else None
     ranks = None

@@ -1,4 +1,4 @@
-"""A launch line taken apart: wrappers, launchers inside launchers, and the program at the end."""
+"""A launch line split into layers: wrappers, launchers inside launchers, and the innermost program."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _PYTHON_VALUES = ("-X", "-W", "-Q")
 def parse_layers(
     words: Sequence[Word], torch: tuple[int, int], known: Mapping[str, str] | None = None
 ) -> tuple[Layer, ...]:
-    """The layers of one simple command, outermost first. Empty when it runs nothing.
+    """The layers of one simple command, outermost first. Empty if it starts nothing.
 
     Args:
-        known: variables of the shell that reads the words, as far as their values are certain.
+        known: variables of the shell that reads the words, if their values are certain.
     """
     layers: list[Layer] = []
     variables: tuple[Variable, ...] = ()
     rest: tuple[Word, ...] | None = tuple(words)
     while rest and len(layers) < 20:
         typo = typo_before_program(rest)
-        if typo is not None and not any(each.launcher is LauncherKind.CONTAINER for each in layers):
+        if typo is not None and not any(layer.launcher is LauncherKind.CONTAINER for layer in layers):
             layers.append(Layer(LauncherKind.OTHER, typo.words[0], rest, variables=variables, typos=(typo,)))
             break
         if (pair := rest[0].assignment) is not None:
@@ -130,7 +130,7 @@ def _launcher(
 
 
 def _accelerate(words: tuple[Word, ...], torch: tuple[int, int]) -> tuple[Layer, tuple[Word, ...] | None]:
-    """`accelerate` with another subcommand, or with the script or options of `accelerate launch` and no subcommand."""
+    """`accelerate` with another subcommand, or with a script or options but no subcommand."""
     program, rest = words[0], words[1:]
     flags = {flag for option in ACCELERATE for flag in option.flags}
     if not rest or not (rest[0].text.endswith(".py") or rest[0].text.partition("=")[0] in flags):
@@ -152,7 +152,7 @@ def _as_module(program: Word, reading: Reading) -> tuple[Word, ...]:
 
 
 def _without_families(reading: Reading) -> Reading:
-    """accelerate's Megatron, FP8 and other families are not listed one by one: their options are taken as known."""
+    """The Megatron, FP8 and other option families of accelerate are not listed one by one: their options are accepted."""
     problems = tuple(
         p
         for p in reading.problems
@@ -211,9 +211,9 @@ def _shell(words: tuple[Word, ...], known: Mapping[str, str]) -> tuple[Layer, tu
                 break
             return _shell_text(words, i + 1, known)
         i += 2 if words[i].text in ("-o", "-O", "+o") else 1
-    found = typo_before_program(words[i:]) if i < len(words) else None
-    if found is not None and found.kind is TypoKind.JOINED:  # a command where the shell wants the name of a script
-        typo = replace(found, meant=("-c", words[i].text))
+    joined = typo_before_program(words[i:]) if i < len(words) else None
+    if joined is not None and joined.kind is TypoKind.JOINED:  # a command where the shell expects a script
+        typo = replace(joined, meant=("-c", words[i].text))
         return Layer(LauncherKind.SHELL, words[0], words, typos=(typo,)), None
     return Layer(LauncherKind.SHELL, words[0], words), None
 
@@ -235,18 +235,20 @@ def _shell_text(words: tuple[Word, ...], i: int, known: Mapping[str, str]) -> tu
         return layer, None
     inner = inner_text(word, known=known)
     commands = simple_commands(inner.text, inside=inner)
-    found = launching(commands)
-    return replace(layer, preceding=preceding(commands, found)), found
+    started = launching(commands)
+    return replace(layer, preceding=preceding(commands, started)), started
 
 
 def launching(commands: Sequence[Simple]) -> tuple[Word, ...] | None:
-    """Of several simple commands the one that starts a job: the last whose words name a launcher or Python, or nearly."""
-    found = [command.words for command in commands if any(is_program(word) for word in command.words)]
-    found = found or [command.words for command in commands if meant_program(command.words[0].text) is not None]
-    return found[-1] if found else None
+    """The simple command that starts a job: the last one that contains a launcher or Python, or a misspelled name of
+    one.
+    """
+    launches = [command.words for command in commands if any(is_program(word) for word in command.words)]
+    launches = launches or [command.words for command in commands if meant_program(command.words[0].text) is not None]
+    return launches[-1] if launches else None
 
 
-def preceding(commands: Sequence[Simple], found: tuple[Word, ...] | None) -> tuple[str, ...]:
+def preceding(commands: Sequence[Simple], launch: tuple[Word, ...] | None) -> tuple[str, ...]:
     """The commands that a shell runs before this one: the first two words of each."""
-    before = itertools.takewhile(lambda command: command.words != found, commands)
+    before = itertools.takewhile(lambda command: command.words != launch, commands)
     return tuple(" ".join(word.text for word in command.words[:2]) for command in before)

@@ -1,4 +1,4 @@
-"""One launch line: its layers, its environment, what torchrun will do with it, and the script that it starts."""
+"""One launch line: its layers, its environment, the settings of its torchrun, and its script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["apply_prior_command", "line_of", "line_of_argv", "line_of_text"]
 def line_of_argv(
     argv: Sequence[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup = NO_FILES
 ) -> LaunchLine:
-    """The line of words that a shell has already cut: their own quoting is lost, so they are quoted where they need it."""
+    """The line of words that a shell has already split: their quotes are lost, so they are quoted again if necessary."""
     if len(argv) == 1 and " " in argv[0].strip():
         return line_of_text(argv[0], environ, version, cwd, files=files)
     words, at = [], 0
@@ -52,7 +52,7 @@ def line_of_text(
     node: int | None = None,
     files: FileLookup = NO_FILES,
 ) -> LaunchLine:
-    """The launch in a piece of shell text: its last command that starts something, after the `cd` and `export` before it."""
+    """The launch in shell text: its last command that starts something, after the `cd` and `export` before it."""
     text = text.replace(UNKNOWN, "")
     commands = simple_commands(text)
     known: dict[str, str] = {}
@@ -81,7 +81,7 @@ def line_of_text(
 
 
 def apply_prior_command(words: Sequence[str], before: dict[str, str]) -> None:
-    """Note what a command settles for the launches behind it: see `Line.before`."""
+    """Note the effect of a command on the launches after it: see `LaunchLine.before`."""
     if words[0] == "ulimit" and len(words) == 3 and words[1] in ("-l", "-Sl", "-Hl"):
         before["memlock"] = words[2]
     elif words[0] == "rm":
@@ -125,7 +125,7 @@ def line_of(
     known: Mapping[str, str] | None = None,
     files: FileLookup = NO_FILES,
 ) -> LaunchLine:
-    """A line from its words: its layers, the environment of the innermost one, what torchrun will do, the script."""
+    """A line from its words: its layers, the environment of the innermost one, the settings of torchrun, the script."""
     layers = parse_layers(words, version, known)
     innermost = layers[-1] if layers else None
     base = {} if any(each.launcher in ELSEWHERE for each in layers) else dict(environ)
@@ -154,14 +154,14 @@ def line_of(
 
 
 def _unset(layers: Sequence[Layer], environ: dict[str, str]) -> dict[str, str]:
-    """`env -i` and `env -u NAME` take variables away."""
+    """`env -i` and `env -u NAME` remove variables."""
     for layer in layers:
         if layer.name != "env":
             continue
         if any(g.flag in ("-i", "--ignore-environment", "-") for g in layer.reading.given):
             environ = {v.name: v.value for v in layer.variables}
-        gone = {g.value for g in layer.reading.given if g.flag in ("-u", "--unset")}
-        environ = {name: value for name, value in environ.items() if name not in gone}
+        removed = {g.value for g in layer.reading.given if g.flag in ("-u", "--unset")}
+        environ = {name: value for name, value in environ.items() if name not in removed}
     return environ
 
 
@@ -177,7 +177,7 @@ def _host(layers: Sequence[Layer]) -> str | None:
 
 
 def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> StartedScript | None:
-    """The script, where the line names a file that would be looked for on this machine."""
+    """The script, if the line names a file of this machine."""
     innermost = layers[-1] if layers else None
     if len(layers) > 1 and layers[-1].launcher is LauncherKind.OTHER and layers[-2].given("no_python") is not None:
         innermost = layers[-2]
@@ -203,7 +203,7 @@ def _script(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> Star
 
 
 def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict[str, str] | None:
-    """`key: value` lines of accelerate's config file, which `accelerate config` writes flat; None when it is not read."""
+    """The `key: value` lines of accelerate's config file; None if it is not read."""
     layer = next((each for each in layers if each.launcher is LauncherKind.ACCELERATE), None)
     path = None if layer is None else layer.value("config_file")
     if path is None or UNKNOWN in path or cwd is None or any(e.launcher in ELSEWHERE for e in layers):
@@ -220,13 +220,13 @@ def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:
 
 
 def _is_script(layer: Layer) -> bool:
-    """`./train.py`: a script that its own first line starts."""
+    """`./train.py`: a script that is started by its own first line."""
     text = layer.program.text
     return layer.launcher is LauncherKind.OTHER and "/" in text and text.endswith(".py")
 
 
 def _is_in_container(layer: Layer) -> bool:
-    """srun with a container (pyxis): its files are others."""
+    """srun with a container (pyxis), whose files are not those of this machine."""
     return any(g.flag in ("--container-image", "--container-name") for g in layer.reading.given)
 
 

@@ -1,4 +1,4 @@
-"""What reading a launch line may ask of the files that the line names. `launch` itself opens no file."""
+"""What the reader of a launch line needs to know about the files in it. The package `launch` itself opens no file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class FileLookup(Protocol):
     """Answers about files, given by a collector; paths are absolute, or relative to where ddpdoctor was started."""
 
     def script(self, path: str) -> StartedScript | None:
-        """The training script at `path`, None where scripts are not looked for."""
+        """The training script at `path`, None if scripts are not looked for."""
 
     def text(self, path: str) -> str | None:
-        """The beginning of a text file, None where it cannot be read."""
+        """The beginning of a text file, None if it cannot be read."""
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder at `path`."""
+        """Whether `path` is a folder."""
 
 
 class _NoFiles:
@@ -34,4 +34,4 @@ class _NoFiles:
 
 
 NO_FILES: FileLookup = _NoFiles()
-"""No file is looked for: lines of another machine."""
+"""Looks for no file: for lines of another machine."""

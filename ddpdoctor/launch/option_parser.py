@@ -1,9 +1,9 @@
 """How a launcher's argument parser reads its words: Python's argparse, step by step, with the place of every word kept.
 
 argparse reads in two passes. First each word gets a letter: O for what looks like an option, A for an argument, `-` for
-the first `--`. Then options and positionals are taken from left to right; the first positional is the script and the
-rest of the line goes to it, options or not. A word of which nothing is known (`$ARGS`) may hold options or the script:
-the reading is then `is_open`, and nothing may be concluded from an option's absence.
+the first `--`. Then options and positionals are read from left to right; the first positional is the script, and the
+rest of the line is passed to it, options or not. An unknown word (`$ARGS`) may contain options or the script: the reading
+is then `is_open`, and the absence of an option proves nothing.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _OptionParser:
         return [_Found(f, f, text[2:]) for f in self.flags if f == text[:2]]
 
     def _take(self, found: dict[int, _Found]) -> int | None:
-        """The index of the script. Behind a word that may be the script all may be the script's, unless one follows."""
+        """The index of the script. All words after one that may be the script may be its arguments, unless a script follows."""
         i, sure = 0, None
         while i < len(self.words):
             word = self.words[i]
@@ -150,7 +150,7 @@ class _OptionParser:
         return None
 
     def _mark_after(self, script: int) -> None:
-        """Ambiguous words behind the script are the script's own."""
+        """Ambiguous words after the script belong to the script."""
         start = self.words[script].start
         self.problems = [
             ParseProblem(p.trouble, p.word, p.option, p.value, p.matches, p.word.start > start) for p in self.problems

@@ -1,4 +1,4 @@
-"""Programs of launch lines by their names."""
+"""Programs of launch lines, by their names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STARTING = ("torchrun", "accelerate", "deepspeed", "python", "python3", "srun", 
 KNOWN = frozenset((*NAMES, *STARTING, *SHELLS, *WRAPPERS))
 """Every program that a launch line may begin with."""
 _MEANT = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "sbatch", "salloc", "python")
-"""The programs whose misspelled names are seen. `srun` is not among them: many sites have a `prun` or an `lrun`."""
+"""The programs whose misspelled names are recognized, without `srun`: many sites have a `prun` or an `lrun`."""
 _REAL = (
     *(
         "bpython",
@@ -54,7 +54,7 @@ _REAL = (
 
 
 def is_program(word: Word) -> bool:
-    """The word names a launcher, a shell, Python or another program that begins a launch."""
+    """The word is the name of a launcher, a shell, Python or another program that begins a launch."""
     name = word.text.rpartition("/")[2]
     return bool(
         name in NAMES
@@ -65,27 +65,27 @@ def is_program(word: Word) -> bool:
 
 
 def meant_program(name: str) -> str | None:
-    """The launcher or interpreter that a misspelled name stands for; None for any other name, and for a path."""
+    """The launcher or interpreter that a name misspells; None for any other name, and for a path."""
     stem = name.rstrip("0123456789.")
     if "/" in name or len(stem) < 5 or stem in _REAL or is_program(Word(name)):
         return None
-    found = next((each for each in _MEANT if 0 < _slips(stem, each) <= (1 if len(each) < 9 else 2)), None)
-    if found is None or (name != stem and found != "python"):
+    meant = next((each for each in _MEANT if 0 < _mistakes(stem, each) <= (1 if len(each) < 9 else 2)), None)
+    if meant is None or (name != stem and meant != "python"):
         return None  # a program of the site, such as torchrun2
-    return found + name[len(stem) :]
+    return meant + name[len(stem) :]
 
 
 def nearest(name: str, names: Iterable[str], least: int = 3) -> str | None:
-    """The one of these names that differs from this one by a slip, or by two if it is long; names shorter than `least` are
-    too short to tell.
+    """The name that differs from this one by one mistake, or by two if it is long; None if this one has fewer than
+    `least` letters.
     """
     most = 0 if len(name) < least else 1 if len(name) < 8 else 2
-    found = [(slips, each) for each in names if each[:1] == name[:1] and 0 < (slips := _slips(name, each)) <= most]
-    return min(found)[1] if found else None
+    near = [(count, each) for each in names if each[:1] == name[:1] and 0 < (count := _mistakes(name, each)) <= most]
+    return min(near)[1] if near else None
 
 
-def _slips(one: str, other: str) -> int:
-    """How many letters are missing, too many, wrong, or swapped with their neighbour."""
+def _mistakes(one: str, other: str) -> int:
+    """How many letters are missing, too many, wrong, or swapped with the next one."""
     if abs(len(one) - len(other)) > 2:
         return 3
     before: list[int] = []

@@ -12,7 +12,7 @@ __all__ = ["ranks_here"]
 
 
 def ranks_here(line: LaunchLine) -> int | None:
-    """The ranks of one node; None when the line does not say it."""
+    """The ranks of one node; None if the line does not show it."""
     starter = line.starter
     if starter is None:
         return _tasks_here(line)
@@ -32,13 +32,13 @@ def ranks_here(line: LaunchLine) -> int | None:
 
 
 def _tasks_here(line: LaunchLine) -> int | None:
-    """The tasks that a scheduler starts on a node, each of which is a rank."""
+    """The tasks that a scheduler starts per node, each of which is a rank."""
     if line.task_starter is None:
         return 1 if line.program is not None and line.program.launcher is LauncherKind.PYTHON else None
-    each, _ = tasks_per_node(line)
+    per_node, _ = tasks_per_node(line)
     total, _ = tasks(line)
-    if each is not None:
-        return each
+    if per_node is not None:
+        return per_node
     return total if nodes(line) == 1 else None
 
 

@@ -1,6 +1,6 @@
-"""What torchrun will really do with a line: options, PET_ variables and defaults put together, as `run.py:run` does.
+"""The settings of torchrun for a line: options, PET_ variables and defaults combined, as `run.py:run` does.
 
-None everywhere means that it cannot be known from the line.
+None always means that it is not known from the line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _by_dest(version: Version) -> dict[str, Option]:
 
 
 def setting(layer: Layer, environ: Mapping[str, str], dest: str, version: Version) -> PlanSetting:
-    """The value that counts: the line's last, else PET_<DEST>, else the default."""
+    """The value in effect: the last one on the line, else PET_<DEST>, else the default."""
     option = _by_dest(version).get(dest)
     given = layer.given(dest)
     if given is not None:
@@ -56,7 +56,7 @@ def setting(layer: Layer, environ: Mapping[str, str], dest: str, version: Versio
 
 
 def plan_of(layer: Layer, environ: Mapping[str, str], version: Version) -> Plan:
-    """What the agent of this layer will do."""
+    """The settings of the launcher of this layer."""
     settings = {dest: setting(layer, environ, dest, version) for dest in _by_dest(version)}
     nnodes = parse_nnodes(settings["nnodes"].value)
     asked = settings["rdzv_backend"].value
@@ -95,11 +95,12 @@ ACCELERATE_NAMES = {
     "master_addr": "main_process_ip",
     "master_port": "main_process_port",
 }
-"""What accelerate calls torchrun's options for several nodes."""
+"""accelerate's names of torchrun's options for several nodes."""
 
 
 def plan_of_machines(layer: Layer, config: Mapping[str, str]) -> Plan | None:
-    """What `accelerate launch` on several machines will do, with torchrun's names; None on one, or where a word is unknown.
+    """The settings of `accelerate launch` on several machines, by torchrun's names; None on one, or if a word is
+    unknown.
 
     Args:
         config: the top level of its config file.
@@ -167,7 +168,9 @@ def _endpoint(
 
 
 def parse_endpoint(text: str) -> tuple[str, int | None]:
-    """Host and port of `host[:port]`, as `rendezvous/utils.py:parse_rendezvous_endpoint` cuts it; a bad port is None."""
+    """Host and port of `host[:port]`, as `rendezvous/utils.py:parse_rendezvous_endpoint` splits it; None for an invalid
+    port.
+    """
     text = text.strip()
     host, sign, port = text.rpartition(":")
     if not sign:
@@ -189,7 +192,7 @@ def parse_nnodes(text: str | None) -> tuple[int, int] | None:
 
 
 def is_loopback(host: str | None) -> bool:
-    """The name or address is each node's own."""
+    """The name or address points each node at itself."""
     return host is not None and addresses.is_loopback(host)
 
 

@@ -17,14 +17,14 @@ _COMMENT = re.compile(r"\s#.*$")
 def batch_layer(text: str, version: Version) -> Layer | None:
     """The options that sbatch reads from a script: every `#SBATCH` line before the first command. None without one.
 
-    sbatch puts in no variables, and of two lines with one option the later counts.
+    sbatch expands no variables, and the last of several lines with the same option is used.
     """
     options = []
     for row in text.splitlines():
         if row.startswith("#SBATCH"):
             option = _COMMENT.sub("", row[len("#SBATCH") :]).strip().replace("$", "\\$")
             if option == "hetjob":
-                return None  # a job of several kinds of nodes: which part runs a line is not known
+                return None  # a heterogeneous job: it is unknown which part runs a line
             options.append(option)
         elif row.strip() and not row.lstrip().startswith("#"):
             break

@@ -20,7 +20,7 @@ _PYTHON = re.compile(r"^(?:import|from) +[\w.]+|^def +\w+\(|^class +\w+", re.MUL
 
 
 def suffix_of(data: bytes) -> str:
-    """The suffix that a file with this content would have; "" for what is none of these."""
+    """The suffix of a file with this content; "" for other content."""
     if b"\0" in data:
         return ""
     text = data.decode("utf-8-sig", "replace")

@@ -1,4 +1,4 @@
-"""How many tasks and nodes a scheduler's options ask for."""
+"""How many tasks and nodes the options of a scheduler request."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def option(layer: Layer | None, flags: tuple[str, ...]) -> Given | None:
 
 
 def number(given: Given | None) -> int | None:
-    """The number that an option's value begins with, None when it is not known."""
+    """The number at the start of an option's value, None if it is not known."""
     match = re.match(r"\d+", given.value or "") if given is not None and is_known(given.value) else None
     return int(match[0]) if match else None
 
 
 def tasks_per_node(line: LaunchLine) -> tuple[int | None, Given | None]:
-    """How many tasks the scheduler starts a node, with the option that says so; None when the line does not tell."""
+    """How many tasks the scheduler starts per node, with the option that sets it; None if the line does not show it."""
     outer = line.task_starter
     if outer is None:
         return None, None
@@ -42,12 +42,12 @@ def tasks_per_node(line: LaunchLine) -> tuple[int | None, Given | None]:
         if number(given) is not None:
             return number(given), given
     mapped = None if slurm else option(outer, ("--map-by", "-map-by"))
-    per_node = re.match(r"ppr:(\d+):node\b", mapped.value or "") if mapped is not None else None
-    return (int(per_node[1]), mapped) if per_node else (None, None)
+    match = re.match(r"ppr:(\d+):node\b", mapped.value or "") if mapped is not None else None
+    return (int(match[1]), mapped) if match else (None, None)
 
 
 def tasks(line: LaunchLine) -> tuple[int | None, Given | None]:
-    """How many tasks the scheduler starts in all, with the option that says so."""
+    """How many tasks the scheduler starts in total, with the option that sets it."""
     outer = line.task_starter
     slurm = outer is not None and outer.launcher is LauncherKind.SRUN
     for layer in (outer, line.batch if slurm or outer is None else None):
@@ -58,7 +58,7 @@ def tasks(line: LaunchLine) -> tuple[int | None, Given | None]:
 
 
 def nodes(line: LaunchLine) -> int | None:
-    """How many nodes the scheduler gives."""
+    """How many nodes the scheduler allocates."""
     outer = line.layer(LauncherKind.SRUN)
     for layer in (outer, line.batch):
         count = number(option(layer, NODES))
@@ -68,14 +68,14 @@ def nodes(line: LaunchLine) -> int | None:
 
 
 def scheduled_nodes(line: LaunchLine) -> int | None:
-    """On how many nodes the scheduler starts the line, one task each; None when that is not certain."""
+    """On how many nodes the scheduler starts the line, with one task each; None if that is not certain."""
     outer = line.task_starter
     if outer is None or outer.reading.is_open:
         return None
-    each, _ = tasks_per_node(line)
+    per_node, _ = tasks_per_node(line)
     total, _ = tasks(line)
     count = nodes(line) if outer.launcher is LauncherKind.SRUN else total
-    if each == 1 and outer.launcher is LauncherKind.MPIRUN:
+    if per_node == 1 and outer.launcher is LauncherKind.MPIRUN:
         return count
-    is_one_each = each == 1 or (each is None and total in (None, count))
+    is_one_each = per_node == 1 or (per_node is None and total in (None, count))
     return count if outer.launcher is LauncherKind.SRUN and is_one_each else None

@@ -1,4 +1,4 @@
-"""Typos of launch lines, by hand or by pasting: words that the parser takes for something else than was meant."""
+"""Typing and pasting errors in launch lines: words that the parser reads differently than intended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find_typos(reading: Reading, own: Iterable[Word], options: tuple[Option, ...
 
 
 def typo_before_program(words: Sequence[Word]) -> Typo | None:
-    """Why the shell starts another program than the launcher that stands there: `A=0, 1 torchrun`, `A = 1 torchrun`, `"$CMD"`."""
+    """Why the shell starts another program than the launcher on the line: `A=0, 1 torchrun`, `A = 1 torchrun`, `"$CMD"`."""
     name = words[0].text.split()
     if len(name) > 1 and words[0].raw and is_program(Word(name[0])):
         return Typo(TypoKind.JOINED, (words[0],), tuple(name))

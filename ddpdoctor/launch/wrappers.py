@@ -1,4 +1,4 @@
-"""Programs that end in running another one, and how the one that they run is found."""
+"""Programs that run another program, and how that program is found in their words."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _can_start(word: Word) -> bool:
 
 
 def _search(words: tuple[Word, ...]) -> tuple[Word, ...] | None:
-    """An option of the wrapper that we do not know may have taken a word: go on at the first launcher in sight."""
+    """An unknown option of the wrapper may have used a word: continue at the first launcher."""
     if any(w.text.endswith((".py", ".sh")) for w in words[:1]):
         return None
     at = next((i for i, w in enumerate(words) if is_program(w)), None)
@@ -78,9 +78,9 @@ def unjudged(words: tuple[Word, ...], launcher: LauncherKind) -> tuple[Layer, tu
 
 def searched(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
     rest = words[1:]
-    found = _search(rest) if rest else None
-    layer = Layer(LauncherKind.OTHER, words[0], words[: len(words) - len(found or ())], Reading(is_open=True))
-    return layer, found
+    inner = _search(rest) if rest else None
+    layer = Layer(LauncherKind.OTHER, words[0], words[: len(words) - len(inner or ())], Reading(is_open=True))
+    return layer, inner
 
 
 def _wrapper_option(

@@ -1,4 +1,4 @@
-"""The multi-node session: the nodes of a job find each other at the job's own address and port, before the job does.
+"""The multi-node session: before the job starts, its nodes connect at the job's own address and port.
 
-Standard library only. Nothing that comes over the network is executed or unpickled: lines of JSON, limited in size.
+Standard library only. Data from the network is never executed or unpickled: it is JSON lines of limited size.
 """

@@ -1,4 +1,4 @@
-"""The side that connects: a member of another node's session, from its hello to the verdict."""
+"""The connecting side: a member of another node's session, from its hello to the verdict."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SILENT = "silent"
 
 @dataclass
 class MemberClient:
-    """What a member has seen. `on_joined` is called when it was let in, with the seconds that its host still waits.
+    """The state of a member. `on_joined` is called when it was admitted, with the seconds that its host still waits.
 
-    `other_job` is how another job's node introduced itself at our port, `lost_host` a host that went before its verdict,
-    `taken_by` the node that has our place in a job that is complete without us. `on_lost` is called with nodes that go after
+    `other_job` is the identity of another job's node at this port, `lost_host` a host that disappeared before its verdict,
+    `taken_by` the node that has this node's place in a complete job. `on_lost` is called with nodes that disappear after
     the verdict.
     """
 
@@ -48,11 +48,11 @@ class MemberClient:
     on_progress: Callable[[str], None]
     on_lost: Callable[[LostNode], None] = lambda lost: None
     is_lossy: bool = False
-    """Somebody was there, and what was said was lost on the way: it may arrive when it is said again."""
+    """A host accepted the connection, but packets were lost: a retry may succeed."""
     is_over: bool = False
-    """The verdict was told."""
+    """The verdict was received."""
     host_address: str | None = None
-    """The address of the host whose member this node is."""
+    """The address of the host that this node has joined."""
     other_job: dict[str, Any] | None = None
     other_since: float | None = None
     other_version: Stranger | None = None
@@ -64,7 +64,7 @@ class MemberClient:
         return self.host_address is not None
 
     async def identify(self, address: str, port: int) -> dict[str, Any]:
-        """Who is there; {} when it is no ddpdoctor, the kind SILENT when somebody lets us in and says nothing."""
+        """The identity of the server; {} if it is not ddpdoctor, the kind SILENT if it accepts but does not answer."""
         connected = await connect(address, port, IDENTIFY_SECONDS, MAX_LINE_BYTES)
         if isinstance(connected, ConnectOutcome):
             return {}
@@ -82,9 +82,9 @@ class MemberClient:
     async def join(
         self, me: Member, address: str, port: int, way: ConnectOutcome | None, patience: float
     ) -> ConnectOutcome | None:
-        """Be a member until the verdict, or until the host goes. None when there was a host, else what was there instead.
+        """Join and stay until the verdict, or until the host disappears. None if there was a host, else what was there instead.
 
-        `way` is why the member comes by the side port; `patience` is for each of connecting and being let in, in seconds.
+        `way` is why the member uses the side port; `patience` is the timeout of connecting and of being admitted, in seconds.
         """
         connected = await connect(address, port, patience, MAX_LINE_BYTES)
         if isinstance(connected, ConnectOutcome):
@@ -129,12 +129,12 @@ class MemberClient:
         return None
 
     async def _stay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: tuple[str, int]) -> None:
-        """Do what the host asks, until its verdict; then watch it where it wants to be watched.
+        """Serve the host's requests until its verdict; then watch the host if it asks for that.
 
         Raises:
-            OSError: the connection broke.
-            WireError: the host does not keep to the protocol.
-            asyncio.TimeoutError: the host was stopped.
+            OSError: the connection was lost.
+            WireError: the host violated the protocol.
+            asyncio.TimeoutError: the host was suspended.
         """
         place: dict[str, Any] | None = None
         while message := await self._receive(reader, writer):
@@ -155,7 +155,7 @@ class MemberClient:
                 return
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
-        """The next message of a host that says at least that it is alive; where the way loses packets, it may be late.
+        """The next message of the host, which sends heartbeats; if packets are lost, it may be late.
 
         Raises:
             OSError, WireError, asyncio.TimeoutError: as `_stay`.

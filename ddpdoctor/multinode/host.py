@@ -1,4 +1,4 @@
-"""The side that listens: it lets nodes in, keeps everybody else apart, and tells all of them what came of it."""
+"""The listening side: it admits the nodes of the job, rejects other clients, and sends the verdict to all members."""
 
 from __future__ import annotations
 
@@ -36,48 +36,48 @@ MOST_STRANGERS = 8
 SENDING_SECONDS = 2.0
 LOOK_SECONDS = 0.1
 STORE_QUERY = b"\x00"
-"""How the queries of torch's TCPStore begin: another ddpdoctor that looks at the port asks so."""
+"""The first byte of torch's TCPStore queries, with which another ddpdoctor examines the port."""
 
 
 @dataclass
 class MemberConnection:
-    """A member that was let in, and the connection that leads to it."""
+    """An admitted member and its connection."""
 
     member: Member
     writer: asyncio.StreamWriter
     links: dict[str, Any] | None = None
-    """What it saw of the network, as it told it."""
+    """Its message with the results of its link tests."""
     last_message_at: float = field(default_factory=time.monotonic)
     slowest: float = 0.0
-    """The longest time for which it said nothing."""
+    """The longest time without a message from it."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether its process was stopped, or its machine is gone: the connection does not show it."""
+        """Whether its process was suspended, or its machine is gone, which the connection does not show."""
         return time.monotonic() - self.last_message_at > SILENT_SECONDS
 
 
 @dataclass
 class SessionHost:
-    """The server of one node's session. `changed` is set whenever somebody came, went or said something."""
+    """The server of one node's session. `changed` is set whenever a member joins, leaves or sends a message."""
 
     me: Member
     token: str
     changed: asyncio.Event
     files: int
-    """How many may be open."""
+    """How many files may be open."""
     seconds_left: Callable[[], float]
     host_address: Callable[[], str | None]
-    """The address at which this node found the host and is its member, None while it is nobody's."""
+    """The address of the host that this node has joined, None while it has not joined any."""
     connections: dict[str, MemberConnection] = field(default_factory=dict)
     left: dict[str, Node] = field(default_factory=dict)
-    """Nodes that were here and went away, by their hosts."""
+    """Nodes that joined and left, by their hosts."""
     joined_keys: set[str] = field(default_factory=set)
-    """The keys of all who were let in: they may come again, however late."""
+    """The keys of all admitted nodes: they may rejoin at any time."""
     strangers: dict[Stranger, None] = field(default_factory=dict)
     opened: float = field(default_factory=time.monotonic)
     is_full: bool = False
-    """The job is complete: whoever comes now is one too many."""
+    """The job is complete: a further node is one too many."""
     _unknown: dict[asyncio.StreamWriter, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,10 +85,10 @@ class SessionHost:
         self._pending = PendingConnections(MAX_HELLO_BYTES, self._remember, self._most_unknown)
 
     def open(self, name: str, made: socket.socket | int) -> int:
-        """Listen at a port (0: one that the kernel chooses), as `main`, `door` or `echo`. The port.
+        """Listen on a port (0: chosen by the kernel), as `main`, `door` or `echo`; return the port.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         listening = (
             listen(made, segment_bytes=0 if name == "echo" else SEGMENT_BYTES) if isinstance(made, int) else made
@@ -107,13 +107,13 @@ class SessionHost:
 
     @property
     def members(self) -> list[Member]:
-        """Everybody who is here, this node first."""
+        """All joined nodes, this node first."""
         return [self.me, *(connection.member for connection in self.connections.values())]
 
     async def broadcast(self, message: dict[str, Any], places: Mapping[str, dict[str, Any]] | None = None) -> None:
-        """Tell everybody who is here, all at once; who has gone meanwhile is not waited for.
+        """Send a message to all members in parallel, without waiting for those that have left meanwhile.
 
-        `places` are further words for single members, by their keys: they come in a line of their own before the message.
+        `places` are additional fields for single members, by their keys, sent as a separate line before the message.
         """
         line = encode_line(message)
         own = {key: encode_line({"kind": "place", **words}) for key, words in (places or {}).items()}
@@ -125,30 +125,30 @@ class SessionHost:
         )
 
     async def send_to(self, connection: MemberConnection, lines: bytes) -> None:
-        """Tell one member."""
+        """Send lines to one member."""
         with contextlib.suppress(OSError):
             await send_lines(connection.writer, lines, SENDING_SECONDS)
 
     async def change(self, seconds: float = LOOK_SECONDS) -> None:
-        """Wait until somebody came, went or said something, for a moment at most."""
+        """Wait until a member joins, leaves or sends a message, for at most `seconds`."""
         self.changed.clear()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.changed.wait(), seconds)
 
     def disconnect(self, keys: Collection[str] | None = None) -> None:
-        """Close the connections of these members, of all without `keys`: they look for the host again."""
+        """Close the connections of these members, by default of all: they search for the host again."""
         for key in list(self.connections) if keys is None else keys:
             connection = self.connections.pop(key, None)
             if connection is not None:
                 connection.writer.close()
 
     def close_ports(self, *names: str) -> None:
-        """Let ports go; connections stay."""
+        """Close listening ports; connections stay open."""
         for name in names:
             self._pending.close_port(name)
 
     async def close(self) -> None:
-        """Let everything go."""
+        """Close all connections and ports."""
         for writer in [*self._unknown, *(connection.writer for connection in self.connections.values())]:
             writer.close()
         await self._pending.close()
@@ -171,23 +171,23 @@ class SessionHost:
         """The first message.
 
         Raises:
-            WireError: it is none of ours: a port scanner, a web browser, a rank of a job that was started already.
+            WireError: it is not ddpdoctor's: a port scanner, a web browser, a rank of a job that was already started.
         """
         try:
             first = await reader.readexactly(1)
             if first == STORE_QUERY:
-                asked = await reader.readexactly(9)
-                writer.write(asked[5:])  # the nonce of the PING: this port is in the job's own hands
+                query = await reader.readexactly(9)
+                writer.write(query[5:])  # the nonce of the PING: it shows that the job's own ddpdoctor has this port
                 await writer.drain()
                 return {}
         except asyncio.IncompleteReadError:
-            raise WireError("nothing was said") from None
+            raise WireError("empty message") from None
         if first != b"{":
             raise WireError("not JSON")
         try:
             rest = await reader.readuntil(b"\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            raise WireError("no whole line") from None
+            raise WireError("incomplete line") from None
         return decode_line(first + rest)
 
     async def _receive(
@@ -211,19 +211,19 @@ class SessionHost:
         elif kind == "echo":
             await serve_echo(message, reader, writer, self.me.key)
         elif kind == "hello" and self.is_full and message.get("key") not in self.joined_keys:
-            taken = self._same_number(Member.of(message).node)
-            await send_message(writer, {**self._introduction("full"), "node": encode(taken)})
+            occupant = self._same_number(Member.of(message).node)
+            await send_message(writer, {**self._introduction("full"), "node": encode(occupant)})
         elif kind == "hello":
             await self._admit(Member.of(message), reader, writer, via)
         else:
-            raise WireError("no such message")
+            raise WireError("unknown kind of message")
 
     def _lacks_its_script(self, message: dict[str, Any]) -> bool:
-        """Whether somebody who names another script may be of this job all the same."""
+        """Whether a node that names another script may still be part of this job."""
         return message.get("kind") == "hello" and lacks_its_script(Member.of(message).node, self.members)
 
     def _same_number(self, node: Node) -> Node:
-        """The member that has the place of somebody who comes too late; this node itself where nobody has."""
+        """The member that has the place of a node that is one too many; this node itself if none has."""
         number = (node.node_rank, node.rank)
         return next((g.node for g in self.members if (g.node.node_rank, g.node.rank) == number), self.me.node)
 
@@ -290,14 +290,14 @@ class SessionHost:
             connection.member = replace(update, node=node)
 
     def _remember(self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None) -> None:
-        """Somebody who is no node of this job."""
+        """Remember a client that is not a node of this job."""
         if peer is None or len(self.strangers) >= MOST_STRANGERS:
             return
         node = (message or {}).get("node")
         if isinstance(node, dict) and isinstance(node.get("host"), str):
-            words = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
+            details = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
             number = (message or {}).get("ddpdoctor")
             protocol = number if type(number) is int and number != PROTOCOL else None
-            self.strangers[Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **words)] = None
+            self.strangers[Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **details)] = None
         elif message is None:
             self.strangers[Stranger(str(peer[0]).removeprefix("::ffff:"), is_node=False)] = None

@@ -1,4 +1,4 @@
-"""Finding the host: at the job's own address and port, else at the side ports of the machine that the address leads to."""
+"""Finds the host: at the job's own address and port, else at the side ports of the machine that has the address."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ddpdoctor.network.aio import call_in_thread, look_up
 __all__ = ["SIDE_PORTS", "HostDiscovery"]
 
 SIDE_PORTS = range(udp_discovery.PORT, udp_discovery.PORT + 4)
-"""The side ports: below the ephemeral range, one for each ddpdoctor that meets on this machine."""
+"""The side ports: below the ephemeral range, one per ddpdoctor session on this machine."""
 CONFIRM_SECONDS = 1.0
-"""How long the main port is tried again after the side port said that it is open there."""
+"""How long the main port is retried after the side port reported that it is open."""
 CONFIRM_PATIENCE = 1.3
-"""A SYN that was lost is sent again after one second."""
+"""Long enough for a lost SYN, which the kernel retransmits after 1 s."""
 OTHER_PORT_SECONDS = 1.5
-"""How long a node's own port is tried before it takes the side port of one that was told another port."""
+"""How long a node tries its own port before it uses the side port of a node with a different port."""
 RESOLVE_SECONDS = 2.0
 KNOWN_SECONDS = 0.2
-"""How long the resolver may think about a name that it knew a moment ago."""
+"""How long to wait for the resolver for a name that it has already resolved."""
 LOOKUP_SECONDS = 20.0
 RETRY_SECONDS = 0.15
 LEAST_PATIENCE = 0.9
@@ -37,20 +37,20 @@ MOST_PATIENCE = 4.0
 FROM_ICMP = (ConnectOutcome.PROHIBITED, ConnectOutcome.NO_HOST, ConnectOutcome.NO_ROUTE, ConnectOutcome.REFUSED)
 ICMP_SECONDS = 5.0
 DISCOVER_AFTER_SECONDS = 1.5
-"""A host that is only late is not called for at once; for a name that leads nowhere waiting changes nothing."""
+"""Discovery starts after this delay, because the host may only be late; without a delay if the name does not resolve."""
 DISCOVER_PAUSE_SECONDS = 0.6
 EXPLAIN_SECONDS = 4.0
 UNREACHABLE = (ConnectOutcome.FAILED, ConnectOutcome.NO_ROUTE, ConnectOutcome.NO_HOST)
 WITHOUT_ANSWER = {*UNREACHABLE, ConnectOutcome.NO_ANSWER}
-"""Nothing comes back; that nobody has the address shows later than that nobody answers."""
+"""Outcomes without any answer: NO_ANSWER may turn into another of them later."""
 
 
 @dataclass
 class HostDiscovery:
-    """`way` is what became of the last attempt at the main address and port, None while there was none.
+    """`way` is the outcome of the last attempt at the main address and port, None before the first one.
 
-    `since` tells how long it has been so; `addresses` are the resolver's last answer. `hosts`: this node is the
-    one where the others would look.
+    `since` is the time since when it has been so; `addresses` are the resolver's last answer. `hosts`: this node is the
+    one that the others would try to join.
     """
 
     host: SessionHost
@@ -58,15 +58,15 @@ class HostDiscovery:
     own_addresses: frozenset[str]
     changed: Callable[[], None]
     hosts_of_job: tuple[str, ...] = ()
-    """The names of the job's nodes, where the scheduler told them."""
+    """The names of the job's nodes, if the scheduler lists them."""
     explain: Callable[[], list[dict[str, Any]]] = list
-    """What is wrong with this node's way to the master, as findings; it may take a while."""
+    """Findings about this node's connection to the master; may take a few seconds."""
     side_port: int | None = None
     way: ConnectOutcome | None = None
     since: float = field(default_factory=time.monotonic)
     addresses: tuple[str, ...] = ()
     is_host_silent: bool = False
-    """A doctor's side port is open at the master's address too, and says nothing either: the host is stopped, or very slow."""
+    """A side port at the master's address is open too but does not answer: the host is suspended, or very slow."""
     hosts: bool = False
     began: float = field(default_factory=time.monotonic)
     _tries: int = 0
@@ -75,10 +75,10 @@ class HostDiscovery:
     _discover_at: float = 0.0
     _pause: float = DISCOVER_PAUSE_SECONDS
     _why: asyncio.Task[list[dict[str, Any]] | None] | None = None
-    """What is wrong with the way, being found out since it was seen to be closed."""
+    """The running diagnosis of the failed connection."""
 
     async def run(self) -> None:
-        """Look for the host until its verdict is told; ends early where this node is the host itself."""
+        """Search for the host until its verdict arrives; ends early if this node is the host itself."""
         node = self.host.me.node
         if node.master_addr is None or node.master_port is None:
             return
@@ -101,9 +101,7 @@ class HostDiscovery:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _resolve(self, name: str) -> None:
-        """Ask what the name leads to; a resolver that is slow is asked no second time while it thinks, and what it said before
-        counts meanwhile.
-        """
+        """Resolve the name. While a slow lookup is running, no second one is started, and the previous answer is used."""
         self._read_lookup()
         if self._lookup is None:
             self._lookup = asyncio.create_task(look_up(name, LOOKUP_SECONDS))
@@ -117,12 +115,12 @@ class HostDiscovery:
 
     @property
     def _is_resolving(self) -> bool:
-        """Whether the resolver still owes its answer: that says nothing of the name, only of the resolver."""
+        """Whether the first lookup is still running, so that nothing is known about the name."""
         return self._lookup is not None and not self.addresses
 
     @property
     def _patience(self) -> float:
-        """A first attempt is short, so that the side port is tried soon; later ones wait for a host that is busy."""
+        """The first attempt is short, so that the side port is tried soon; later ones wait for a busy host."""
         return min(LEAST_PATIENCE * (1 + self._tries), MOST_PATIENCE)
 
     def _is_own(self, address: str) -> bool:
@@ -134,8 +132,8 @@ class HostDiscovery:
         self.changed()
 
     async def _find_other_host(self) -> None:
-        """As a host to whom nobody comes: call for another node that takes itself for the owner of the same endpoint as well;
-        of two the one with the larger key is the other's member.
+        """As a host without members: search for another node that also considers itself the host of this endpoint. The one
+        with the larger key joins the other.
         """
         me, pause = self.host.me, DISCOVER_AFTER_SECONDS
         if me.node.form != Form.C10D or is_loopback_name(me.node.master_addr or ""):
@@ -148,30 +146,30 @@ class HostDiscovery:
             )
             if found is None or found[1] is None:
                 continue
-            there = await self.client.identify(found[0], found[1])
-            if there.get("kind") == "i-am" and there.get("owns") is True and str(there.get("key")) < me.key:
+            identity = await self.client.identify(found[0], found[1])
+            if identity.get("kind") == "i-am" and identity.get("owns") is True and str(identity.get("key")) < me.key:
                 await self.client.join(self.host.me, found[0], found[1], None, MOST_PATIENCE)
 
     async def _leads_back(self, port: int) -> bool:
-        """Whether the endpoint leads to this node although it has no such address: a service or a floating address."""
+        """Whether the endpoint is forwarded to this node although it does not have the address: a service or a floating IP."""
         for address in self.addresses:
             if (await self.client.identify(address, port)).get("key") == self.host.me.key:
                 return True
         return False
 
     async def _try_main(self, port: int) -> bool:
-        """Take part at the job's own address and port; whether there was a host, which is over then or gone."""
+        """Join at the job's own address and port; whether there was a host, whose session then ended or was lost."""
         if not self.addresses and not self._is_resolving:
             self._note(ConnectOutcome.FAILED)
         for address in self.addresses:
-            found = await self.client.join(self.host.me, address, port, None, self._patience)
-            if found is None:
+            outcome = await self.client.join(self.host.me, address, port, None, self._patience)
+            if outcome is None:
                 return True
-            self._note(found)
+            self._note(outcome)
         return False
 
     def _note(self, outcome: ConnectOutcome) -> None:
-        """Remember what became of the way. The kernel sends one ICMP message a second: silence soon after one says nothing."""
+        """Remember an outcome. The kernel sends one ICMP message per second, so a timeout soon after one is ignored."""
         if (
             outcome is ConnectOutcome.NO_ANSWER
             and self.way in FROM_ICMP
@@ -186,7 +184,7 @@ class HostDiscovery:
                 self._why = asyncio.create_task(call_in_thread(self.explain, EXPLAIN_SECONDS))
 
     async def _try_side_ports(self, is_here: bool, port: int) -> None:
-        """The side ports of the machine that the endpoint leads to: that of the node with the main port, else the lowest."""
+        """Join at a side port of the endpoint's machine: that of the node with the main port, else the lowest."""
         for address in self.addresses:
             side_ports = await self._list_side_ports(address, is_here)
             chosen = next(
@@ -197,7 +195,7 @@ class HostDiscovery:
                 chosen is None
                 or (self.side_port is not None and self.side_port < chosen and not side_ports[chosen]["has_main"])
             ):
-                self._become_host()  # those without any other way meet here
+                self._become_host()  # nodes without any other path join here
                 return
             if chosen is None:
                 continue
@@ -206,7 +204,7 @@ class HostDiscovery:
                 return
             is_same = side_ports[chosen].get("port") == port
             if not is_same and time.monotonic() - self.began < OTHER_PORT_SECONDS:
-                continue  # perhaps another job's: the own host may only be late
+                continue  # perhaps another job's: this job's host may only be late
             is_open = bool(side_ports[chosen].get("has_main")) and is_same
             if is_open and await self._confirms(address, port):
                 return
@@ -216,7 +214,7 @@ class HostDiscovery:
         self.hosts = self.host.has("main")
 
     async def _follow(self, address: str) -> bool:
-        """Go where a node of this job, to which the master's address led, has found the host; whether it was there."""
+        """Join the host that a node of this job has found at another address; whether it was there."""
         side_port = await self._main_side_port(address)
         return (
             side_port is not None
@@ -229,7 +227,7 @@ class HostDiscovery:
         return next((side_port for side_port, there in side_ports.items() if there["has_main"]), None)
 
     async def _discover(self) -> None:
-        """Call for the host on the own networks, less and less often, and go where it answers; say what is wrong here."""
+        """Broadcast a discovery request with increasing pauses, and join where the host answers, with this node's findings."""
         now = time.monotonic()
         if (
             self._is_resolving
@@ -240,7 +238,7 @@ class HostDiscovery:
         self._discover_at = now + self._pause
         self._pause = (
             DISCOVER_PAUSE_SECONDS if self.way in UNREACHABLE else self._pause * 2
-        )  # there it will soon give up
+        )  # in that case this node gives up soon
         found = await udp_discovery.discover(
             udp_discovery.discovery_request(self.host.me, self.client.token), await self.others()
         )
@@ -254,19 +252,19 @@ class HostDiscovery:
             await self.client.join(me, address, side_port, None if me.node.is_at_master else self.way, MOST_PATIENCE)
 
     async def others(self) -> tuple[str, ...]:
-        """The addresses of the job's nodes whose names are known."""
+        """The addresses of the job's nodes, if their names are known."""
         if self._others is None:
             self._others = asyncio.create_task(udp_discovery.addresses_of(self.hosts_of_job))
         return await asyncio.shield(self._others)
 
     async def reasons(self) -> list[dict[str, Any]]:
-        """What is wrong with this node, and with its way to the master where that is closed."""
+        """Findings about this node, and about its connection to the master if that failed."""
         errors = await self._why if self._why is not None else None
         own = self.host.me.errors
-        return [*own, *(each for each in errors or () if each not in own)]
+        return [*own, *(error for error in errors or () if error not in own)]
 
     async def _list_side_ports(self, address: str, is_here: bool) -> dict[int, dict[str, Any]]:
-        """Which side ports of a machine are those of this job's other nodes, and how they introduce themselves."""
+        """The side ports of a machine that belong to other nodes of this job, with the identity of each node."""
         found = {}
         for side_port in SIDE_PORTS:
             there = await self.client.identify(address, side_port) if side_port != self.side_port or not is_here else {}
@@ -280,12 +278,12 @@ class HostDiscovery:
         return found
 
     async def _confirms(self, address: str, port: int) -> bool:
-        """The host says that it listens at the main port: whether it can be reached there after all."""
+        """The host reports that it listens on the main port: whether it is reachable there after a retry."""
         end = time.monotonic() + CONFIRM_SECONDS
         while time.monotonic() < end:
-            found = await self.client.join(self.host.me, address, port, None, CONFIRM_PATIENCE)
-            if found is None:
+            outcome = await self.client.join(self.host.me, address, port, None, CONFIRM_PATIENCE)
+            if outcome is None:
                 return True
-            self._note(found)
+            self._note(outcome)
             await asyncio.sleep(RETRY_SECONDS)
         return False

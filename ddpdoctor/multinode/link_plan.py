@@ -1,4 +1,4 @@
-"""Which node tries the network to which other one, and at which of its addresses."""
+"""Which node tests the network to which other node, and at which of its addresses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["encode_links", "orders", "read_links", "try_links"]
 
 MOST_LINKS = 4096
 SAMPLED = (1, 2)
-"""The distances at which a sample of the bandwidth is taken: a node shows what it can do as soon as one partner is healthy."""
+"""The distances at which bandwidth is sampled: one healthy partner is enough to show what a node can do."""
 
 
 def orders(members: Sequence[Member]) -> dict[str, dict[str, Any]]:
-    """What to try, for each member by its key. One of the ranks of a machine tries for all of them."""
+    """The tests of each member, by its key. One rank of each machine tests for all of its ranks."""
     firsts: dict[str, int] = {}
     for index, member in enumerate(members):
         firsts.setdefault(member.node.machine or member.key, index)
@@ -45,14 +45,14 @@ def _links(members: Sequence[Member], source: int, target: int, samples: bool) -
 
 
 def _dialled(node: Node) -> tuple[str, ...]:
-    """The addresses at which others would turn to a node: Gloo's, NCCL's first one, else its first of all."""
-    nccl = [each.partition("/")[0] for each in node.nccl_addresses[:1]]
-    chosen = [each for each in (node.gloo_address, *nccl) if each and not is_loopback(each)]
+    """The addresses that other nodes would connect to: Gloo's, NCCL's first one, else the node's first one."""
+    nccl = [address.partition("/")[0] for address in node.nccl_addresses[:1]]
+    chosen = [address for address in (node.gloo_address, *nccl) if address and not is_loopback(address)]
     return tuple(dict.fromkeys(chosen)) or node.addresses[:1]
 
 
 async def try_links(order: dict[str, Any], token: str) -> list[NodeLink]:
-    """What was seen on the links of an order, all tried at once."""
+    """The results of the link tests of an order, all run in parallel."""
     wanted = order.get("links")
     works = []
     for each in wanted[:MOST_LINKS] if isinstance(wanted, list) else ():
@@ -65,14 +65,14 @@ async def try_links(order: dict[str, Any], token: str) -> list[NodeLink]:
 
 
 def encode_links(links: Sequence[NodeLink]) -> dict[str, Any]:
-    """Links as they are sent: those that work in short, for there are many; the others whole."""
+    """Links as they are sent: working ones in a short form, because there are many; the others complete."""
     short = [link for link in links if link.works and link.address and not link.name]
     fine = [[link.target, link.latency_seconds, link.gb_per_s] for link in short]
     return {"kind": "links", "fine": fine, "links": [encode(link) for link in links if link not in short]}
 
 
 def read_links(message: dict[str, Any], source: int, count: int) -> list[NodeLink]:
-    """The links that member number `source` of `count` tells; what is no link to a node that is here is left out."""
+    """The links that member number `source` of `count` reports, without those to nodes that have not joined."""
     found = []
     fine, others = message.get("fine"), message.get("links")
     for each in fine[:MOST_LINKS] if isinstance(fine, list) else ():

@@ -1,4 +1,4 @@
-"""The host has every node try the network to its partners, all at once."""
+"""The host makes every node test the network to its partners, all in parallel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["is_silent", "survey"]
 
 
 async def survey(host: SessionHost, members: Sequence[Member]) -> tuple[NodeLink, ...]:
-    """What the host and its members see of the network between them; who goes meanwhile is not waited for."""
+    """The links between the host and its members, without waiting for members that leave meanwhile."""
     wanted = orders(members)
     connections = [host.connections[member.key] for member in members if member.key in host.connections]
     for connection in connections:
@@ -36,7 +36,7 @@ async def survey(host: SessionHost, members: Sequence[Member]) -> tuple[NodeLink
 
 
 def is_silent(host: SessionHost, member: Member) -> bool:
-    """Whether a member did not say what it saw of the network and says nothing else either."""
+    """Whether a member sent no link results and no heartbeats either."""
     connection = host.connections.get(member.key)
     return connection is not None and connection.links is None and connection.is_silent
 

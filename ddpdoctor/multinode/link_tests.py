@@ -1,4 +1,4 @@
-"""The network between two nodes, tried the way that NCCL and Gloo use it: a high port, 32 KiB there and back, a sample."""
+"""Tests the network between two nodes as NCCL and Gloo use it: an ephemeral port, 32 KiB echoed, a bandwidth sample."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ddpdoctor.network.connect import outcome_of
 __all__ = ["ALL_PAIRS", "TEST_SECONDS", "partners", "serve_echo", "try_link"]
 
 ALL_PAIRS = 64
-"""Up to so many nodes every one tries every other one; above, log2 of them at distances 1, 2, 4, …"""
+"""Up to this many nodes, each tests every other node; above, it tests log2(n) of them at distances 1, 2, 4, …"""
 TEST_SECONDS = 3.0
-"""For one link; a SYN that is lost once is sent again after one second."""
+"""Time limit per link; a lost SYN is retransmitted after 1 s."""
 AGAIN_SECONDS = 1.5
-"""For each step of the second try with small packets."""
+"""Time limit per step of the retry with small packets."""
 ECHO_BYTES = 32 << 10
 SAMPLE_BYTES = 8 << 20
 SAMPLE_SECONDS = 0.25
@@ -31,31 +31,31 @@ NAME_SECONDS = 2.0
 
 
 def partners(index: int, count: int) -> tuple[int, ...]:
-    """The nodes that node `index` of `count` turns to."""
+    """The nodes that node `index` of `count` tests."""
     if count <= ALL_PAIRS:
         return tuple(other for other in range(count) if other != index)
-    found, distance = [], 1
+    others, distance = [], 1
     while distance < count:
-        found.append((index + distance) % count)
+        others.append((index + distance) % count)
         distance *= 2
-    return tuple(found)
+    return tuple(others)
 
 
 async def serve_echo(
     message: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str
 ) -> None:
-    """Send everything back, and count what is only sent here.
+    """Echo data that asks for it, and count the rest.
 
     Raises:
-        OSError: the connection broke.
-        WireError: what came is no test.
+        OSError: the connection was lost.
+        WireError: the message is not a test.
     """
     writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "here", "key": key}))
     await writer.drain()
     while message := await receive_message(reader):
         size = message.get("bytes")
         if type(size) is not int or not 0 <= size <= SAMPLE_BYTES:
-            raise WireError("no size")
+            raise WireError("invalid size")
         left = size
         while left:
             piece = await reader.read(min(left, PIECE_BYTES))
@@ -70,7 +70,7 @@ async def serve_echo(
 
 
 async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> NodeLink:
-    """The link with what was seen. `key` is the target's: another machine may answer at its address."""
+    """The link with its test results. `key` is the target's: another machine may answer at its address."""
     if link.name:
         lookup = await look_up(link.name, NAME_SECONDS)
         link = replace(link, name="") if lookup.is_late else replace(link, resolved=lookup.addresses)
@@ -86,7 +86,7 @@ async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> No
         link = replace(link, is_echoed=await asyncio.wait_for(_echo(reader, writer), TEST_SECONDS))
         return replace(link, gb_per_s=await _sample(reader, writer)) if samples else link
     except asyncio.TimeoutError:
-        # Small packets passed and 32 KiB did not; or nothing came back at all, in whatever packets.
+        # Either small packets passed and 32 KiB did not, or nothing came back at any size.
         is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key)
         return replace(link, is_echoed=False) if is_size else replace(link, outcome=ConnectOutcome.SILENT)
     except OSError as error:
@@ -98,15 +98,15 @@ async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> No
 
 
 async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, key: str) -> float:
-    """The least latency of a few small messages.
+    """The lowest latency of a few small messages.
 
     Raises:
-        WireError: somebody else answers at this address.
+        WireError: another machine answers at this address.
     """
     writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "echo", "token": token}))
     answer = await receive_message(reader)
     if answer.get("kind") != "here" or answer.get("key") != key:
-        raise WireError("somebody else")
+        raise WireError("another node")
     return min([await _ping(reader, writer) for _ in range(PINGS)])
 
 
@@ -119,7 +119,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
 
 
 async def _passes_in_small_packets(link: NodeLink, token: str, key: str) -> bool:
-    """Whether 32 KiB come back in packets that are far below every MTU."""
+    """Whether 32 KiB come back in packets far smaller than any MTU."""
     connected = await connect(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
     if isinstance(connected, ConnectOutcome):
         return False
@@ -140,7 +140,7 @@ async def _ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> f
 
 
 async def _sample(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float | None:
-    """GB/s of a short stream; None where it moves too slowly to be measured in this time."""
+    """GB/s of a short stream; None if it is too slow to be measured in this time."""
     block = bytes(PIECE_BYTES)
     sent, started = 0, time.monotonic()
     while sent < SAMPLE_BYTES and time.monotonic() - started < SAMPLE_SECONDS:

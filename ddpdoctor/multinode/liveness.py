@@ -1,7 +1,7 @@
-"""After the verdict: all stay connected until their ranks have met, so that a node that goes meanwhile is known at once.
+"""After the verdict: all nodes stay connected until their ranks have joined, so that a lost node is noticed at once.
 
-A process that is killed closes its connections; one that was stopped says nothing more, although its machine answers; a
-machine that is gone answers nothing at all. Whoever is only slow says now and then that it is alive.
+A killed process closes its connections; a suspended one sends nothing, although its machine responds; a machine that is
+gone does not respond at all. A slow process still sends heartbeats now and then.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ddpdoctor.network.aio import connect
 __all__ = ["ranks_of", "read_lost_node", "watch_host", "watch_members"]
 
 CHECK_SECONDS = 1.5
-"""A SYN that was lost is sent again after one second."""
+"""Long enough for a lost SYN, which the kernel retransmits after 1 s."""
 SUSPECT_SECONDS = 1.9
-"""Who says nothing for so long may have been stopped, where it has not been slow before: it says something twice a second."""
+"""A node that was not slow before is suspected after this silence: heartbeats are sent twice per second."""
 SLOW_SECONDS = 1.0
-"""Who was silent for longer than this before, and spoke again, is slow: it is given more time."""
+"""A node that was silent for longer than this and then sent something is slow, and gets more time."""
 SURE_SECONDS = 0.9
-"""How much longer somebody whose machine answers must say nothing until it is taken for stopped: all may have stood still."""
+"""How much longer a suspected node must be silent to count as suspended, because this process may have been delayed too."""
 SURE_OF_SLOW_SECONDS = 2.0
 LOOK_SECONDS = 0.3
 MOST_RANKS = 4096
 
 
 def ranks_of(member: Member, place: Mapping[str, int]) -> LostNode:
-    """A node and its ranks, as the others will be told if it is lost; `place` is its part of the job."""
+    """A node and its ranks, as it is reported if it is lost; `place` is its part of the job."""
     node = member.node
     first, count = (
         (node.rank, 1) if node.form == Form.ENV else (place.get("first_rank"), min(node.nproc or 0, MOST_RANKS))
@@ -46,16 +46,16 @@ def ranks_of(member: Member, place: Mapping[str, int]) -> LostNode:
 
 
 def read_lost_node(message: object) -> LostNode | None:
-    """A node as another one tells of it; None where that cannot be read."""
+    """A node from a message; None if it is malformed."""
     try:
-        found = decode(LostNode, message)
+        node = decode(LostNode, message)
     except FactsError:
         return None
-    return found if (found.first_rank or 0) >= 0 and 0 <= found.count <= MOST_RANKS else None
+    return node if (node.first_rank or 0) >= 0 and 0 <= node.count <= MOST_RANKS else None
 
 
 async def watch_members(host: SessionHost, known: Mapping[str, LostNode], lost: Callable[[LostNode], None]) -> None:
-    """Tell `lost`, and every member, which of the members are gone; `known` are all by their keys. Ends when cancelled."""
+    """Report lost members to `lost` and to every member; `known` are all members by their keys. Runs until cancelled."""
     watched = {key: (connection, LivenessCheck()) for key, connection in host.connections.items() if key in known}
     while True:
         for key, (connection, check) in list(watched.items()):
@@ -66,16 +66,16 @@ async def watch_members(host: SessionHost, known: Mapping[str, LostNode], lost: 
             )
             if end is not None:
                 del watched[key]
-                found = replace(known[key], end=end)
-                lost(found)
-                await host.broadcast({"kind": "lost", "lost": encode(found)})
+                node = replace(known[key], end=end)
+                lost(node)
+                await host.broadcast({"kind": "lost", "lost": encode(node)})
         await host.change()
 
 
 async def watch_host(
     reader: asyncio.StreamReader, peer: tuple[str, int], host: LostNode, lost: Callable[[LostNode], None]
 ) -> None:
-    """As a member of the host at `peer`: tell `lost` whom it tells, and of itself when it is gone."""
+    """As a member of the host at `peer`: report to `lost` the nodes that the host reports, and the host itself if it is lost."""
     check, last_message_at, slowest = LivenessCheck(), time.monotonic(), 0.0
     while True:
         message: dict[str, Any] = {}
@@ -91,24 +91,24 @@ async def watch_host(
         if end is not None:
             lost(replace(host, end=end))
             return
-        found = read_lost_node(message.get("lost")) if message.get("kind") == "lost" else None
-        if found is not None:
-            lost(found)
+        node = read_lost_node(message.get("lost")) if message.get("kind") == "lost" else None
+        if node is not None:
+            lost(node)
 
 
 @dataclass
 class LivenessCheck:
-    """Whether somebody who says nothing was stopped, or its machine is gone, or neither."""
+    """Decides whether a silent peer was suspended, its machine is gone, or neither."""
 
     _last: float | None = None
-    """When it had last said something, as its silence was looked into."""
+    """The time of its last message when it was first suspected."""
     _since: float = 0.0
 
     async def look(self, peer: tuple[str, int], last_message_at: float, slowest: float) -> NodeEnd | None:
-        """What became of the peer, None where nothing did or it is too early to tell.
+        """How the peer ended, None if it did not or it is too early to decide.
 
-        Its last message came at `last_message_at`, and it was never silent for longer than `slowest` seconds before. A
-        connection to `peer`, a port of its machine, is tried.
+        Its last message arrived at `last_message_at`, and it was never silent for longer than `slowest` seconds before. The
+        check connects to `peer`, a port of its machine.
         """
         now, is_slow = time.monotonic(), slowest > SLOW_SECONDS
         silent, is_suspected = now - last_message_at, self._last == last_message_at
@@ -120,7 +120,7 @@ class LivenessCheck:
             return NodeEnd.SILENT if time.monotonic() - last_message_at >= SILENT_SECONDS else None
         if not isinstance(connected, ConnectOutcome):
             connected[1].close()
-        # With any other outcome than these it cannot be told from here: this machine may have lost its network.
+        # Any other outcome is not conclusive: this machine may have lost its own network.
         is_up = connected is ConnectOutcome.REFUSED or not isinstance(connected, ConnectOutcome)
         if is_up and is_suspected:
             return NodeEnd.STOPPED
@@ -129,5 +129,5 @@ class LivenessCheck:
 
 
 def _peer(connection: MemberConnection) -> tuple[str, int]:
-    """A port of a member's machine at which a connection was made before."""
+    """The address of a member and its echo port."""
     return str((connection.writer.get_extra_info("peername") or ("",))[0]), connection.member.echo_port

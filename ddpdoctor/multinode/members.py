@@ -1,4 +1,4 @@
-"""The members of a session, and whether they are enough: pure, so that every mixture of nodes can be tried in a test."""
+"""The members of a session, and whether they are complete: pure, so that tests can try every combination of nodes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ __all__ = [
 
 
 SAME_FOR_ALL = ("form", "nnodes", "world_size", "master_port", "rdzv_id")
-"""What all nodes of one job are told."""
+"""Settings that are equal on all nodes of one job."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One node at the session, as it says hello.
+    """One node of the session, from its hello.
 
-    `key` is its own number for this session. `errors` are its own findings of severity error, as JSON. `line` is its launch
-    line: the words, the variables, the folder. `echo_port` answers network tests; `has_main`: it listens at the job's port.
+    `key` is its random id in this session. `errors` are its own findings of severity error, as JSON. `line` is its launch
+    line: words, variables, folder. `echo_port` serves link tests; `has_main`: it listens on the job's port.
     """
 
     key: str
@@ -76,14 +76,14 @@ class Member:
             isinstance(key, str)
             and 0 < len(key) <= 64
             and isinstance(errors, list)
-            and all(isinstance(each, dict) for each in errors)
+            and all(isinstance(error, dict) for error in errors)
             and isinstance(line, dict)
             and type(port) is int
             and 0 <= port < 65536
             and (clock is None or type(clock) is float)
         )
         if not is_well:
-            raise WireError("no hello")
+            raise WireError("not a hello message")
         assert isinstance(key, str)
         assert isinstance(errors, list)
         assert isinstance(line, dict)
@@ -95,7 +95,7 @@ class Member:
 
 
 def departed_member(message: dict[str, Any], host: Node) -> Member:
-    """Somebody who gave up, as its leave message says, in the job of `host`."""
+    """A node that gave up, from its leave message, in the job of `host`."""
     number, errors = message.get("number"), message.get("errors")
     is_rank, is_number = host.form == Form.ENV, type(number) is int
     node = Node(
@@ -116,20 +116,20 @@ class SessionState(Enum):
 
     WAITING = "waiting"
     ENOUGH = "enough"
-    """An elastic job has its least number of nodes: more may come."""
+    """An elastic job has its minimum number of nodes; more may join."""
     CONTRADICTING = "contradicting"
-    """Something is wrong already: whoever comes within a moment may still show who is to blame."""
+    """The nodes contradict each other: nodes that join soon may still show which one is wrong."""
     COMPLETE = "complete"
 
 
 def expected(nodes: Sequence[Node]) -> int:
-    """How many nodes (ranks in form env) the job has: what most say, the larger number on a tie."""
+    """How many nodes (ranks in form env) the job has, according to most of them; the larger number on a tie."""
     sizes = Counter(size for size in map(_size, nodes) if size)
     return max(sizes, key=lambda size: (sizes[size], size), default=1)
 
 
 def missing(nodes: Sequence[Node]) -> tuple[int, ...]:
-    """The node_ranks (ranks in form env) that have not come. Empty where nodes have no numbers, as with c10d."""
+    """The node_ranks (ranks in form env) that have not joined. Empty if nodes have no numbers, as with c10d."""
     numbers = {_number(node) for node in nodes}
     if None in numbers:
         return ()
@@ -137,15 +137,15 @@ def missing(nodes: Sequence[Node]) -> tuple[int, ...]:
 
 
 def still_gone(gone: Iterable[Member], members: Sequence[Member]) -> list[Member]:
-    """Those that gave up and whose place is still empty: one that was started again and came is no absentee."""
+    """Nodes that gave up and whose place is still empty, without those that were restarted and joined."""
     nodes = [member.node for member in members]
     empty = missing(nodes)
-    found = [each for each in gone if (number := _number(each.node)) is None or number in empty]
-    return found[: max(expected(nodes) - len(nodes), 0)]
+    absent = [member for member in gone if (number := _number(member.node)) is None or number in empty]
+    return absent[: max(expected(nodes) - len(nodes), 0)]
 
 
 def contradicts(members: Sequence[Member]) -> bool:
-    """Whether what they say cannot be true of one job that works."""
+    """Whether the members' settings cannot belong to one working job."""
     nodes = [member.node for member in members]
     numbers = Counter(n for n in map(_number, nodes) if n is not None)
     size = expected(nodes)
@@ -165,26 +165,26 @@ def contradicts(members: Sequence[Member]) -> bool:
 
 
 def assess(members: Sequence[Member]) -> SessionState:
-    """What the nodes that are here make of the session."""
+    """The state of the session with these members."""
     nodes = [member.node for member in members]
     sizes = [size for node in nodes if (size := _size(node))]
     if not sizes:
-        return SessionState.WAITING  # for somebody who was told how many they are
+        return SessionState.WAITING  # for a node that knows how many there are
     most = max(sizes)
     if len(nodes) >= most and not missing(nodes):
         return SessionState.COMPLETE
     if contradicts(members):
         placed = [
             number for number in map(_number, nodes) if number is None or number < most
-        ]  # others take nobody's place
+        ]  # others do not take a place
         return SessionState.CONTRADICTING if len(placed) < most else SessionState.COMPLETE
     least = max((node.least for node in nodes if node.least), default=most)
     return SessionState.ENOUGH if len(nodes) >= least else SessionState.WAITING
 
 
 def of_another_job(members: Sequence[Member], port: int | None) -> frozenset[str]:
-    """The keys of those who were told another port than `port`, where the job is complete without them: they may be the
-    nodes of another job with the same script, and are to look for it.
+    """The keys of members with another port than `port`, if the job is complete without them: they may belong to another
+    job with the same script, and should search for it.
     """
     same = [member for member in members if member.node.master_port == port]
     if len(same) == len(members) or assess(same) is not SessionState.COMPLETE or contradicts(same):
@@ -193,8 +193,8 @@ def of_another_job(members: Sequence[Member], port: int | None) -> frozenset[str
 
 
 def lacks_its_script(node: Node, members: Sequence[Member]) -> bool:
-    """Whether a node that names another script may be of this job all the same: the script that it names, or that of the
-    others, is not there, as after a slip of the pen; else it was told the same, and its place is empty.
+    """Whether a node that names another script may still be part of this job: its script or that of the others is missing
+    (a typo), its other settings are the same, and its place is empty.
     """
     first, number, nodes = members[0].node, _number(node), [member.node for member in members]
     is_alike = all(getattr(node, word) == getattr(first, word) for word in SAME_FOR_ALL)
@@ -203,20 +203,20 @@ def lacks_its_script(node: Node, members: Sequence[Member]) -> bool:
 
 
 def membership_text(members: Sequence[Member]) -> str:
-    """Who has come and who is awaited, in words."""
+    """Which nodes joined and which are missing, as text."""
     nodes = [member.node for member in members]
     size, absent = expected(nodes), missing(nodes)
     unit = "rank" if nodes[0].form == Form.ENV else "node"
     here = ", ".join(node.host for node in nodes[:8]) + (", …" if len(nodes) > 8 else "")
-    words = f"{len(nodes)} of {size} {unit}s are here ({here})"
+    text = f"{len(nodes)} of {size} {unit}{'' if size == 1 else 's'} joined ({here})"
     if len(nodes) < size:
         awaited = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
-        words += f"; waiting for {unit} {awaited}" if awaited else f"; waiting for {size - len(nodes)} more"
-    return words
+        text += f"; waiting for {unit} {awaited}" if awaited else f"; waiting for {size - len(nodes)} more"
+    return text
 
 
 def ordered(members: Sequence[Member]) -> list[Member]:
-    """By number; without numbers the node that hosts the store first, then as they came."""
+    """By number; without numbers, the node that hosts the store first, then in the order of joining."""
 
     def key(member: Member) -> tuple[int, float]:
         number = _number(member.node)

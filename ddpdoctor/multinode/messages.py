@@ -1,7 +1,7 @@
-"""What nodes say to each other: one JSON object a line, limited in size, with the number of the protocol in the first one.
+"""The messages between nodes: one JSON object per line, limited in size, with the protocol number in the first one.
 
-The token keeps jobs apart. It is no secret: whoever reaches the port can take part, and all that can be had or done
-there is what one node tells the others of itself.
+The token separates jobs. It is not a secret: any client that reaches the port can join, but only gets what the nodes
+report about themselves.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ PROTOCOL = 1
 MAX_HELLO_BYTES = 256 << 10
 """The longest first line: a node of 16 GPUs needs less than a tenth of it."""
 MAX_LINE_BYTES = 4 << 20
-"""The longest line from a node that has been let in: links and verdicts of a thousand nodes."""
+"""The longest line from an admitted node: links and verdicts of a thousand nodes."""
 
 
 BEAT_SECONDS = 0.5
 SILENT_SECONDS = 3.0
-"""Who says nothing for so long was stopped, or its machine is gone: every side says at least that it is alive."""
+"""A peer that is silent for this long was suspended, or its machine is gone: both sides send heartbeats."""
 
 
 class WireError(Exception):
-    """What came is no line of this protocol."""
+    """The peer sent something that is not this protocol."""
 
 
 def encode_line(message: dict[str, Any]) -> bytes:
@@ -49,17 +49,17 @@ ALIVE = encode_line({"kind": "alive"})
 
 
 def decode_line(line: bytes) -> dict[str, Any]:
-    """One message as it came.
+    """One message as it was received.
 
     Raises:
-        WireError: it is no JSON object.
+        WireError: it is not a JSON object.
     """
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
         raise WireError("not JSON") from None
     if not isinstance(message, dict):
-        raise WireError("no JSON object")
+        raise WireError("not a JSON object")
     return message
 
 
@@ -67,17 +67,17 @@ async def receive_message(reader: asyncio.StreamReader) -> dict[str, Any]:
     """The next message; {} at the end of the stream.
 
     Raises:
-        WireError: a line that is too long, or no JSON object.
-        OSError: the connection broke.
+        WireError: the line is too long, or not a JSON object.
+        OSError: the connection was lost.
     """
     try:
         line = await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError as rest:
         if rest.partial:
-            raise WireError("half a line") from None
+            raise WireError("incomplete line") from None
         return {}
     except asyncio.LimitOverrunError:
-        raise WireError("a line that is too long") from None
+        raise WireError("line too long") from None
     return decode_line(line)
 
 
@@ -85,28 +85,28 @@ async def send_message(writer: asyncio.StreamWriter, message: dict[str, Any], se
     """Send one message.
 
     Raises:
-        OSError: the connection broke, or the other side does not read.
+        OSError: the connection was lost, or the peer does not read.
     """
     await send_lines(writer, encode_line(message), seconds)
 
 
 async def send_lines(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> None:
-    """Send lines that are encoded already.
+    """Send encoded lines.
 
     Raises:
-        OSError: the connection broke, or the other side does not read.
+        OSError: the connection was lost, or the peer does not read.
     """
     writer.write(lines)
     if not writer.transport.get_write_buffer_size():
-        return  # all of it has gone already: nothing to wait for
+        return  # everything was sent: nothing to wait for
     try:
         await asyncio.wait_for(writer.drain(), seconds)
     except asyncio.TimeoutError:
-        raise TimeoutError("the other side does not read") from None
+        raise TimeoutError("the peer does not read") from None
 
 
 async def send_heartbeats(writer: asyncio.StreamWriter) -> None:
-    """Say that this side is alive, as long as the task is allowed to run and the other side reads."""
+    """Send heartbeats until the task is cancelled or the peer stops reading."""
     while not writer.is_closing():
         await asyncio.sleep(BEAT_SECONDS)
         await send_lines(writer, ALIVE, SILENT_SECONDS)

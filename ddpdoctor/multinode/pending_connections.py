@@ -1,4 +1,4 @@
-"""Connections of which nothing is known yet: whoever says nothing costs next to nothing, however many they are."""
+"""Accepted connections that have not sent anything yet: they cost almost nothing, even in large numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ddpdoctor.network.connect import OUT_OF_FILES, OUT_OF_MEMORY
 __all__ = ["HELLO_SECONDS", "MOST_SILENT", "PendingConnections"]
 
 HELLO_SECONDS = 5.0
-"""How long somebody who has connected may take to say who he is."""
+"""How long a client may take to send its first message."""
 MOST_SILENT = 8192
-"""Beyond that the one that has been silent longest is closed."""
+"""Above this number, the oldest silent connection is closed."""
 AT_ONCE = 256
-"""So many are accepted before the others have their turn."""
+"""How many connections are accepted before other events are handled."""
 PAUSE_SECONDS = 0.2
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
@@ -35,8 +35,8 @@ class _PendingConnection:
 
 @dataclass
 class PendingConnections:
-    """Listens at any number of ports. A connection is handed to its port's `serve` as soon as it says something; of one that
-    never does, or goes without a word, `in_vain` is told the address.
+    """Listens on any number of ports. A connection is passed to its port's `serve` as soon as it sends something; for one
+    that never does, or closes first, `on_nothing_sent` gets the address.
     """
 
     limit: int
@@ -45,32 +45,32 @@ class PendingConnections:
     most_silent: int = MOST_SILENT
     _ports: dict[str, socket.socket] = field(default_factory=dict)
     _silent: dict[int, _PendingConnection] = field(default_factory=dict)
-    """By their descriptors, the oldest first."""
+    """By file descriptor, oldest first."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _sweep: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._epoll = select.epoll()  # far cheaper than a stream or a reader of the loop for each of them
+        self._epoll = select.epoll()  # far cheaper than one stream or one loop reader per connection
         self._loop.add_reader(self._epoll, self._look)
 
     def __contains__(self, name: str) -> bool:
         return name in self._ports
 
     def listen(self, name: str, listening: socket.socket, serve: Serve) -> None:
-        """Accept what comes to a socket that listens already and does not block."""
+        """Accept connections on a listening, nonblocking socket."""
         self._ports[name] = listening
         self._loop.add_reader(listening, self._accept, name, listening, serve)
 
     def close_port(self, name: str) -> None:
-        """Let a port go; connections stay."""
+        """Close a listening port; connections stay open."""
         listening = self._ports.pop(name, None)
         if listening is not None:
             self._loop.remove_reader(listening)
             listening.close()
 
     async def close(self) -> None:
-        """Let all ports and all connections go."""
+        """Close all ports and all connections."""
         for name in list(self._ports):
             self.close_port(name)
         for number in list(self._silent):
@@ -94,7 +94,7 @@ class PendingConnections:
                     self._loop.remove_reader(listening)
                     self._loop.call_later(PAUSE_SECONDS, self._resume, name, listening, serve)
                     return
-                continue  # this one has gone again
+                continue  # the client has closed it again
             made.setblocking(False)
             self._silent[made.fileno()] = _PendingConnection(made, address, serve, time.monotonic())
             self._epoll.register(made, select.EPOLLIN)
@@ -108,7 +108,7 @@ class PendingConnections:
             self.listen(name, listening, serve)
 
     def _look(self) -> None:
-        """Somebody says something, or goes."""
+        """Handle connections that sent something or were closed."""
         for number, _ in self._epoll.poll(0):
             silent = self._silent[number]
             made = self._forget(number)
@@ -123,7 +123,7 @@ class PendingConnections:
     async def _serve(self, made: socket.socket, serve: Serve) -> None:
         try:
             reader, writer = await asyncio.open_connection(sock=made, limit=self.limit)
-        except OSError:  # it has gone
+        except OSError:  # it was closed
             made.close()
             return
         except BaseException:  # cancelled: the socket would stay open
@@ -140,7 +140,7 @@ class PendingConnections:
         return True
 
     def _close_late(self) -> None:
-        """Close whoever has been silent for too long, and look again when the next one will have been."""
+        """Close connections that were silent for too long, and schedule the next check."""
         self._sweep = None
         while self._silent:
             left = next(iter(self._silent.values())).since + HELLO_SECONDS - time.monotonic()

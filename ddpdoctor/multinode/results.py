@@ -1,4 +1,4 @@
-"""What comes of a session, for the host, for its members, and for a node that met nobody."""
+"""The results of a session: for the host, for its members, and for a node that found no other node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Judge", "LostNode", "NodeEnd", "NotJoined", "ReceivedVerdict", "Sess
 
 @dataclass(frozen=True)
 class SessionResult:
-    """What the host knows when the session is over; judging is not done here.
+    """What the host knows at the end of the session, not judged yet.
 
-    `members` are in the order of their numbers. `missing` and `lacking` say who did not join in the whole time, by number and
-    by count; `absent` and `absent_count` who had not joined when it ended, which an error may have done early.
+    `members` are in the order of their numbers. `missing` and `lacking` are the nodes that did not join in time, by number and
+    count; `absent` and `absent_count` those that had not joined at its end, which may be early because of an error.
     """
 
     members: tuple[Member, ...]
@@ -33,13 +33,13 @@ class SessionResult:
     is_main: bool
     strangers: tuple[Stranger, ...]
     silent: tuple[int, ...] = ()
-    """Those of the members that answered no more when the network was tried."""
+    """Members that stopped responding during the link tests."""
     left: tuple[Node, ...] = ()
-    """Nodes that came and went away again."""
+    """Nodes that joined and left again."""
     absent: tuple[int, ...] = ()
     absent_count: int = 0
     gone: tuple[Member, ...] = ()
-    """Nodes that gave up before they had come, and said why."""
+    """Nodes that gave up before they joined, and reported why."""
 
 
 Judge = Callable[[SessionResult], "asyncio.Future[dict[str, Any]]"]
@@ -47,40 +47,40 @@ Judge = Callable[[SessionResult], "asyncio.Future[dict[str, Any]]"]
 
 @dataclass(frozen=True)
 class ReceivedVerdict:
-    """What the host made of it."""
+    """The verdict that the host sent."""
 
     verdict: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class NotJoined:
-    """Nobody was met. `way` is what became of the way to the job's address and port; see MemberClient for the rest."""
+    """No other node was found. `way` is the outcome at the job's address and port; see MemberClient for the rest."""
 
     me: Member
     way: ConnectOutcome | None
     waited_seconds: float
     other_job: dict[str, Any] | None = None
     other_version: Stranger | None = None
-    """The host, where its ddpdoctor speaks another protocol."""
+    """The host, if its ddpdoctor has another protocol version."""
     taken_by: Node | None = None
-    """The job is complete without this node: the one that has its place."""
+    """The node that has this node's place in a complete job."""
     lost_host: str | None = None
 
 
 class NodeEnd(str, Enum):
-    """What became of a node."""
+    """How a node was lost."""
 
     ENDED = "ended"
-    """Its process did."""
+    """Its process ended."""
     STOPPED = "stopped"
-    """It says nothing, and its machine answers."""
+    """It is silent, but its machine responds."""
     SILENT = "silent"
-    """Its machine answers nothing either."""
+    """Its machine does not respond either."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node that went after the verdict and before its ranks had met the others; they are `count` from `first_rank` on."""
+    """A node that was lost after the verdict, before its `count` ranks from `first_rank` on had joined."""
 
     host: str
     node_rank: int | None

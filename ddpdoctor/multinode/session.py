@@ -1,8 +1,8 @@
-"""One node's session from its start to the verdict: it hosts, or it is a member.
+"""One node's session from its start to the verdict, as host or as member.
 
-The host is the node that the launch says: it listens at the job's own address and port. Every node also listens at a side
-port, a port of the doctor's own: nodes that were told different ports, or that a firewall keeps from the job's port, still
-find each other at the address that they were told, and learn why.
+The host is the node that the launch line names: it listens on the job's own address and port. Every node also listens on
+a side port of ddpdoctor: nodes with different ports, or behind a firewall that blocks the job's port, still find each
+other at the given address, and report why.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ from ddpdoctor.network.file_limits import raise_file_limit
 __all__ = ["MemberSession"]
 
 SURE_OF_SILENT_SECONDS = 6.0
-"""The same for a host that lets this node in and says nothing: it may be very slow."""
+"""The same as SURE_SECONDS for a host that accepts the connection but is silent: it may be very slow."""
 GRACE_SECONDS = 2.5
-"""How long others may still come when something is wrong already."""
+"""How long to wait for more nodes after a problem was found."""
 SETTLE_SECONDS = 0.6
-"""How long nothing may change before nodes that all came by the side port are judged."""
+"""How long the membership must be stable before nodes that all joined at the side port are judged."""
 MORE_SECONDS = 3.0
-"""How long an elastic job's further nodes are waited for."""
+"""How long to wait for more nodes of an elastic job."""
 SURE_SECONDS = 3.0
-"""How long an answer that will hardly change (no such name, no route, another program) is asked for again."""
+"""How long to retry after an answer that rarely changes (no such name, no route, another program)."""
 MOST_FILES = 1 << 16
-"""Every node is a connection, and so is every port scanner."""
+"""Every node needs a connection, and port scanners may take more."""
 MANY_MEMBERS_SECONDS = 0.02
-"""Where more come than can be looked at one by one, they are looked at so often."""
+"""How often the membership is checked when there are too many nodes to check for each."""
 MARGIN_SECONDS = 8.0
-"""What a member allows its host beyond the host's own deadline, for the tests of the network and the verdict."""
+"""How long a member waits beyond its host's own time limit, for the link tests and the verdict."""
 MOST_NOTIFIED = 64
-"""With more nodes than these only the host shows who has come."""
+"""With more nodes than this, only the host shows which nodes joined."""
 
 
 @dataclass
 class MemberSession:
-    """`main` is the socket that holds the job's port, None for a node that does not host the store or could not have it.
+    """`main` is the socket on the job's port, None for a node that does not host the store or could not bind the port.
 
-    `is_patient`: names may appear late here, as those of pods do. `say` is given a line about who has come.
+    `is_patient`: names may become resolvable late, as those of pods do. `say` gets a line about which nodes joined.
     """
 
     me: Member
@@ -77,17 +77,17 @@ class MemberSession:
     is_patient: bool = False
     say: Callable[[str], None] = lambda words: None
     patience: float = 30.0
-    """The time to join as the user gave it, for sentences: a part of it was over before the session began."""
+    """The join timeout that the user gave, for messages: part of it passed before the session began."""
     explain: Callable[[], list[dict[str, Any]]] = list
-    """What is wrong with this node's way to the master, as findings, asked only where it is closed."""
+    """Findings about this node's connection to the master, computed only if it failed."""
     hosts: tuple[str, ...] = ()
-    """The names of the job's nodes, where the scheduler told them."""
+    """The names of the job's nodes, if the scheduler lists them."""
     places: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What each member, by its key, is told besides the verdict: set before the verdict is."""
+    """Additional fields per member, by its key, sent with the verdict: set before the verdict."""
     watches: bool = False
-    """As the host: all stay connected after the verdict, because their ranks are to meet. Set before the verdict is."""
+    """As the host: all stay connected after the verdict until their ranks have joined. Set before the verdict."""
     lost: Callable[[LostNode], None] = lambda lost: None
-    """Told of a node that goes then."""
+    """Called with each node that is lost after the verdict."""
     _watched: dict[str, LostNode] = field(default_factory=dict)
     """The nodes and their ranks, by the nodes' keys."""
     _began: float = field(default_factory=time.monotonic)
@@ -99,15 +99,15 @@ class MemberSession:
     async def run(
         self, judge: Judge, settled: Callable[[ReceivedVerdict | NotJoined | None], None] = lambda met: None
     ) -> ReceivedVerdict | NotJoined | None:
-        """Meet. `judge` is called on the host, with what it gathered; its answer is told to all, and None returned.
+        """Run the session. On the host, `judge` is called with the result; its verdict is sent to all, and None returned.
 
-        `settled` is called with what is returned; where all watch each other, this goes on until it is cancelled.
+        `settled` is called with the return value. If the nodes watch each other, this runs until it is cancelled.
         """
         files = raise_file_limit(MOST_FILES)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(
             lambda loop, context: None
-        )  # how connections of other programs end is not for the terminal
+        )  # errors on connections of other programs are not for the terminal
         self._changed = asyncio.Event()
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.host = SessionHost(
@@ -122,14 +122,14 @@ class MemberSession:
         udp = await listen_for_requests(self.responder.answer)
         seeking = asyncio.create_task(self.discovery.run())
         try:
-            met = await self._meet(judge)
+            outcome = await self._until_verdict(judge)
             self.host.close_ports("main", "door", "echo")
-            settled(met)
-            if met is None and self._watched:
+            settled(outcome)
+            if outcome is None and self._watched:
                 await watch_members(self.host, self._watched, self.lost)
-            elif isinstance(met, ReceivedVerdict) and "watch" in met.verdict:
+            elif isinstance(outcome, ReceivedVerdict) and "watch" in outcome.verdict:
                 await seeking
-            return met
+            return outcome
         finally:
             seeking.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError, WireError):
@@ -140,11 +140,11 @@ class MemberSession:
 
     @property
     def left(self) -> float:
-        """Seconds until the time to join is over."""
+        """Seconds until the join timeout."""
         return self._began + self.join_seconds - time.monotonic()
 
     def _open(self) -> None:
-        """The main port before the side port: who finds that one open is told whether this one is."""
+        """Open the main port before the side port, whose clients are told whether the main port is open."""
         if self.main is not None:
             self.host.open("main", self.main)
         port = self.host.open("echo", 0)
@@ -157,7 +157,7 @@ class MemberSession:
                 continue
         self.host.me = replace(self.me, echo_port=port, has_main=self.main is not None)
 
-    async def _meet(self, judge: Judge) -> ReceivedVerdict | NotJoined | None:
+    async def _until_verdict(self, judge: Judge) -> ReceivedVerdict | NotJoined | None:
         while not self._verdict.done():
             if self.client.is_member:
                 if self.left < -MARGIN_SECONDS:
@@ -172,15 +172,15 @@ class MemberSession:
                 await asyncio.sleep(MANY_MEMBERS_SECONDS)
             await self.host.change()
         verdict = self._verdict.result()
-        await self.host.broadcast(verdict)  # to those who had found this node only
+        await self.host.broadcast(verdict)  # to nodes that had found this node only
         return ReceivedVerdict(verdict)
 
     async def _leave(self) -> NotJoined:
-        """Nobody was met: whoever hears it is told why."""
-        met = self._alone()
-        if met.taken_by is None and met.other_job is None and (errors := await self.discovery.reasons()):
+        """No other node was found: announce why."""
+        outcome = self._alone()
+        if outcome.taken_by is None and outcome.other_job is None and (errors := await self.discovery.reasons()):
             await announce_leaving(leave_message(self.host.me, self.token, errors), await self.discovery.others())
-        return met
+        return outcome
 
     def _alone(self) -> NotJoined:
         client = self.client
@@ -191,7 +191,7 @@ class MemberSession:
         return NotJoined(self.host.me, way, waited, client.other_job, client.other_version, client.taken_by, lost)
 
     def _on_joined(self, seconds: float) -> None:
-        """A member waits as long as its host does, and who came to it goes to that host as well."""
+        """A member waits as long as its host does, and its own members join that host as well."""
         self.discovery.way = None
         self.join_seconds = max(self.join_seconds, time.monotonic() - self._began + seconds)
         self.host.disconnect()
@@ -203,7 +203,7 @@ class MemberSession:
         self._changed.set()
 
     def _gives_up(self) -> bool:
-        """Nobody was met, and waiting would change nothing."""
+        """Whether no other node was found, and waiting would not help."""
         if self.left <= 0:
             return True
         discovery, now = self.discovery, time.monotonic()
@@ -220,7 +220,7 @@ class MemberSession:
         return now - discovery.since > (SURE_OF_SILENT_SECONDS if discovery.is_host_silent else SURE_SECONDS)
 
     async def _is_over(self) -> bool:
-        """Whether everybody has come, or has been waited for long enough."""
+        """Whether all nodes joined, or the wait for them is over."""
         members = self.host.members
         others = of_another_job(members, self.me.node.master_port)
         self.host.disconnect(others)
@@ -231,7 +231,7 @@ class MemberSession:
             await self._show(members)
         is_wrong = bool(self.me.errors) or (contradicts(members) and len(members) > 1)
         gone = still_gone(self.responder.gone.values(), members)
-        is_wrong = is_wrong or bool(gone) or any(each.protocol is not None for each in self.host.strangers)
+        is_wrong = is_wrong or bool(gone) or any(stranger.protocol is not None for stranger in self.host.strangers)
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
         if self.left <= 0 or (gone and len(members) + len(gone) >= expected([g.node for g in members])):
             return True
@@ -244,11 +244,11 @@ class MemberSession:
         return self._wrong_since is not None and now - self._wrong_since > GRACE_SECONDS
 
     async def _show(self, members: Sequence[Member]) -> None:
-        """Who has come and who is awaited."""
-        words = membership_text(members)
-        self._speak(words)
+        """Show which nodes joined and which are missing."""
+        text = membership_text(members)
+        self._speak(text)
         if len(members) <= MOST_NOTIFIED:
-            await self.host.broadcast({"kind": "progress", "words": words})
+            await self.host.broadcast({"kind": "progress", "words": text})
 
     def _speak(self, words: str) -> None:
         if words != self._spoken:
@@ -256,7 +256,7 @@ class MemberSession:
             self.say(words)
 
     async def _finish(self, judge: Judge) -> None:
-        """Try the network where all is well so far, have it all judged, and tell the verdict: the ports are free before."""
+        """Run the link tests if no problem was found, get the verdict, close the ports, then send the verdict."""
         self.host.is_full = True
         members = ordered(self.host.members)
         is_enough = assess(members) in (SessionState.COMPLETE, SessionState.ENOUGH)

@@ -1,9 +1,9 @@
-"""UDP discovery of the other nodes on the own network: for a node to which the job's address leads to no or a wrong machine.
+"""UDP discovery of the other nodes, for a node whose job address resolves to no machine or a wrong one.
 
-One small datagram to all on each local network, and to the nodes that the scheduler names (clouds know no broadcast, and
-nodes may be in several networks), at the first of the doctor's own ports. Only the node that hosts the
-session answers, only a call of its own job for a place that is still empty, and with less than it was sent: where its
-side port is. Everything else is said there. A node that gives up, because no answer came, says why in the same way.
+One small datagram is broadcast on each local network and sent to the nodes that the scheduler names (clouds have no
+broadcast, and nodes may be in several networks), to ddpdoctor's first port. Only the host of the session answers, only
+requests of its own job for a place that is still empty, and with less data than it received: its side port. Everything
+else is sent over that port. A node that gives up without an answer broadcasts its reason in the same way.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ANSWER_SECONDS = 0.5
 LEAVE_REPEATS = 4
 LEAVE_PAUSE_SECONDS = 0.05
 MOST_CHARACTERS = 300
-"""Characters of a sentence in a datagram."""
+"""Characters of a message in a datagram."""
 FINDING_FIELDS = ("code", "name", "severity", "role", "where")
 SIOCGIFFLAGS, SIOCGIFADDR, SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
 IFF_UP, IFF_BROADCAST, IFF_LOOPBACK = 0x1, 0x2, 0x8
 
 
 def discovery_request(me: Member, token: str) -> dict[str, Any]:
-    """What a node calls: which place of which job it has."""
+    """A node's discovery request: its job, and its place in it."""
     node = me.node
     return {
         "ddpdoctor": PROTOCOL,
@@ -63,7 +63,7 @@ def discovery_request(me: Member, token: str) -> dict[str, Any]:
 
 
 def is_awaited(message: dict[str, Any], me: Member, members: list[Member], token: str) -> bool:
-    """Whether a call, or a leave message, comes from a node of this job that has not come to its session."""
+    """Whether a request or a leave message is from a node of this job that has not joined its session."""
     mine = discovery_request(me, token)
     if message.get("kind") not in ("call", "gone") or message.get("key") == me.key:
         return False
@@ -75,11 +75,11 @@ def is_awaited(message: dict[str, Any], me: Member, members: list[Member], token
 
 
 def leave_message(me: Member, token: str, errors: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a node says that gives up: which place of which job it leaves empty, and why, as far as a datagram holds it."""
+    """The message of a node that gives up: its job, its place, and its findings as far as they fit into a datagram."""
     fields: dict[str, Any] = {**discovery_request(me, token), "kind": "gone", "host": me.node.host[:60], "errors": []}
-    for each in errors:
-        short = {key: each[key] for key in FINDING_FIELDS if key in each}
-        longer = [*fields["errors"], {**short, "message": str(each.get("message"))[:MOST_CHARACTERS]}]
+    for error in errors:
+        short = {key: error[key] for key in FINDING_FIELDS if key in error}
+        longer = [*fields["errors"], {**short, "message": str(error.get("message"))[:MOST_CHARACTERS]}]
         if len(encode_line({**fields, "errors": longer, "by_name": True})) > MOST_BYTES:
             break
         fields["errors"] = longer
@@ -87,14 +87,14 @@ def leave_message(me: Member, token: str, errors: list[dict[str, Any]]) -> dict[
 
 
 async def addresses_of(hosts: Sequence[str]) -> tuple[str, ...]:
-    """An IPv4 address of each of these nodes whose name is known here."""
+    """An IPv4 address of each of these nodes whose name resolves."""
     lookups = await asyncio.gather(*(look_up(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
     ipv4 = (next((address for address in found.addresses if ":" not in address), None) for found in lookups)
     return tuple(dict.fromkeys(address for address in ipv4 if address is not None))
 
 
 async def announce_leaving(message: dict[str, Any], others: Sequence[str]) -> None:
-    """Say it on every local network and at the addresses `others`, a few times because datagrams may be lost; nobody answers."""
+    """Send it to every local network and to `others`, a few times because datagrams may be lost. There is no answer."""
     with contextlib.suppress(OSError):
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             asyncio.DatagramProtocol, local_addr=("0.0.0.0", 0), allow_broadcast=True
@@ -112,7 +112,7 @@ class _DatagramHandler(asyncio.DatagramProtocol):
         self._on_message = on_message
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)  # asyncio's own class does not say so before 3.12
+        self._transport = cast(asyncio.DatagramTransport, transport)  # asyncio's type is not precise before 3.12
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         if len(data) > MOST_BYTES:
@@ -125,13 +125,13 @@ class _DatagramHandler(asyncio.DatagramProtocol):
             self._transport.sendto(encode_line(answer), address)
 
     def error_received(self, error: Exception) -> None:
-        """An ICMP message: nobody listens there."""
+        """An ICMP error: no process listens there."""
 
 
 async def listen_for_requests(
     answer: Callable[[dict[str, Any], str], dict[str, Any] | None],
 ) -> asyncio.BaseTransport | None:
-    """Answer calls until the transport is closed; None where the port cannot be had. Several doctors of a machine share it."""
+    """Answer requests until the transport is closed; None if the port cannot be bound. ddpdoctors of one machine share it."""
     with contextlib.suppress(OSError):
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -147,8 +147,8 @@ async def listen_for_requests(
 
 
 async def discover(message: dict[str, Any], others: Sequence[str]) -> tuple[str, int | None] | None:
-    """Call once on every local network and at the addresses `others`: the address and the side port of the host that answers
-    first; the address only, where one of its members does; None without an answer.
+    """Send one request to every local network and to `others`: the address and side port of the host that answers first;
+    the address only if one of its members answers; None without an answer.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[tuple[str, int | None]] = loop.create_future()
@@ -176,8 +176,8 @@ async def discover(message: dict[str, Any], others: Sequence[str]) -> tuple[str,
 
 
 def _send(transport: asyncio.DatagramTransport, message: dict[str, Any], others: Iterable[str]) -> None:
-    for everybody in _broadcasts():
-        transport.sendto(encode_line(message), (everybody, PORT))
+    for broadcast in _broadcasts():
+        transport.sendto(encode_line(message), (broadcast, PORT))
     for address in others:
         transport.sendto(encode_line({**message, "by_name": True}), (address, PORT))
 

@@ -1,4 +1,4 @@
-"""Nodes of the job that do not find its host: what is answered when they call, and what they say when they give up."""
+"""Answers discovery requests of nodes that do not find the host, and records the leave messages of those that give up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpdoctor.multinode.udp_discovery import is_awaited
 __all__ = ["UdpResponder"]
 
 SURE_SECONDS = 1.0
-"""How long a place must have been empty before a node that was told another address is asked in."""
+"""How long a place must have been empty before a node with another master address is invited."""
 
 
 @dataclass
 class UdpResponder:
-    """`gone` are those that gave up before they had come, and what each said was wrong; `changed` is called for each."""
+    """`gone` are nodes that gave up before they joined, with their findings; `changed` is called for each."""
 
     host: SessionHost
     discovery: HostDiscovery
@@ -30,8 +30,8 @@ class UdpResponder:
     _began: float = field(default_factory=time.monotonic)
 
     def answer(self, message: dict[str, Any], address: str) -> dict[str, Any] | None:
-        """What a node is answered that calls: the host says where its own side port is, and a member that was called by its
-        name, not with all others, at which address it has found the host.
+        """The answer to a request: the host's side port; or from a member that was addressed by name, not by broadcast, the
+        address of the host.
         """
         host, discovery, me = self.host, self.discovery, self.host.me
         if host.is_full or discovery.side_port is None or not is_awaited(message, me, host.members, host.token):
@@ -52,5 +52,5 @@ class UdpResponder:
             return None
         if message.get("master_addr") == me.node.master_addr:
             return here
-        # A host of its own at another address may be another job's of the same script.
+        # A host at another address may belong to another job with the same script.
         return here if not message.get("owns") and time.monotonic() - self._began >= SURE_SECONDS else None

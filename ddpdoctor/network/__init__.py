@@ -1,1 +1,1 @@
-"""Sockets, names and torch's TCPStore protocol: each thing once."""
+"""Sockets, name resolution and torch's TCPStore protocol."""

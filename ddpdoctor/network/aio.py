@@ -1,4 +1,4 @@
-"""The resolver and TCP connections for asyncio, with the tables and the options of `network.connect`."""
+"""The resolver and TCP connections for asyncio, with the outcome table and the socket options of `network.connect`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ddpdoctor.network.resolve import late, look_up_now
 __all__ = ["SEGMENT_BYTES", "call_in_thread", "connect", "look_up"]
 
 SEGMENT_BYTES = 1000
-"""The largest TCP segment of the nodes' own messages: they must pass where large packets are dropped."""
+"""The largest TCP segment of the nodes' own messages: they must pass on paths that drop large packets."""
 T = TypeVar("T")
 
 
 async def look_up(name: str, seconds: float) -> Lookup:
-    """What `name` resolves to; after `seconds` it is late."""
+    """What `name` resolves to; a late lookup after `seconds`."""
     return await call_in_thread(lambda: look_up_now(name), seconds) or late(name, seconds)
 
 
 async def call_in_thread(call: Callable[[], T], seconds: float) -> T | None:
-    """What a blocking call returns, None when it takes longer than `seconds`.
+    """The result of a blocking call, None if it takes longer than `seconds`.
 
-    In a thread of its own that may be left behind: the resolver blocks in C, and an executor would wait for it at the end.
+    In its own thread, which may be abandoned: the resolver blocks in C, and an executor would wait for it at the end.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -53,7 +53,7 @@ async def call_in_thread(call: Callable[[], T], seconds: float) -> T | None:
 async def connect(
     address: str, port: int, seconds: float, limit: int, segment_bytes: int = SEGMENT_BYTES
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | ConnectOutcome:
-    """A connection to an address (no name), or what came back instead. `limit` is the longest line in bytes."""
+    """A connection to an address (not a name), or the outcome of the failure. `limit` is the longest line in bytes."""
     try:
         made = socket.socket(family_of(address), socket.SOCK_STREAM)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""TCP connections with a deadline, and the one table from an errno to what came back.
+"""TCP connections with a timeout, and the table from errno to outcome.
 
-Imports no asyncio, because every rank of a probe pays for what it imports; `network.aio` has the same for asyncio.
+Does not import asyncio, because import time counts for every rank of a probe; `network.aio` has the same for asyncio.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ OUTCOMES = {
     errno.EPERM: ConnectOutcome.PROHIBITED,
 }
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
-"""errno of a process, or a machine, that may not open another file or socket: not about the connection."""
+"""errno values if the process or the machine is out of file descriptors, which is not about the connection."""
 OUT_OF_MEMORY = (errno.ENOBUFS, errno.ENOMEM)
 PROMPT_SECONDS = 0.5
-"""An EHOSTUNREACH that comes sooner was sent by a firewall; the kernel needs about 3 s to find no host by ARP."""
+"""An earlier EHOSTUNREACH was sent by a firewall: the kernel needs about 3 s until ARP times out."""
 BACKLOG = 4096
 
 
 def outcome_of(error: OSError) -> ConnectOutcome:
-    """What an error of connecting, or of a connection, says."""
+    """The outcome for an error of connecting, or of a connection."""
     if isinstance(error, TimeoutError):
         return ConnectOutcome.NO_ANSWER
     return OUTCOMES.get(error.errno or 0, ConnectOutcome.FAILED)
 
 
 def refined(outcome: ConnectOutcome, address: str, seconds: float) -> ConnectOutcome:
-    """An outcome after `seconds`, where EHOSTUNREACH alone does not say who sent it: this machine's routing table, a
-    firewall on the way, or the kernel that found no host by ARP.
+    """The outcome, refined by its duration: EHOSTUNREACH may be due to this machine's routing table, a firewall, or an ARP
+    timeout.
     """
     if outcome is not ConnectOutcome.NO_HOST:
         return outcome
@@ -65,10 +65,10 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def connect(address: str, port: int, seconds: float, segment_bytes: int = 0) -> socket.socket:
-    """A connection to an address (no name), whose timeout is `seconds` as well; `segment_bytes` as for `prepare`.
+    """A connection to an address (not a name), whose timeout is `seconds` as well; `segment_bytes` as for `prepare`.
 
     Raises:
-        OSError: there is none; `outcome_of` says what came back.
+        OSError: connecting failed; see `outcome_of`.
     """
     link = socket.socket(family_of(address), socket.SOCK_STREAM)
     try:
@@ -82,14 +82,14 @@ def connect(address: str, port: int, seconds: float, segment_bytes: int = 0) -> 
 
 
 def prepare(link: socket.socket, segment_bytes: int) -> None:
-    """Set what is set before a connection is made: no delay, and the largest TCP segment, 0 for what the kernel chooses."""
+    """Set the socket options before connecting: no delay, and the largest TCP segment (0: the kernel's choice)."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if segment_bytes:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment_bytes)
 
 
 def source_address(address: str) -> str | None:
-    """The own address that packets to `address` leave from, None without a route. Nothing is sent."""
+    """The source address of packets to `address`, None without a route. Nothing is sent."""
     try:
         with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
@@ -109,12 +109,12 @@ def can_bind(address: str) -> bool:
 
 
 def listen(port: int, host: str = "", segment_bytes: int = 0) -> socket.socket:
-    """A socket that listens and does not block; `host` "" is all addresses, IPv6 and IPv4 in one, as torch's TCPStore does.
+    """A listening, nonblocking socket; `host` "" is all addresses, IPv6 and IPv4 on one socket, as in torch's TCPStore.
 
-    `port` 0 is one that the kernel chooses; `segment_bytes` limits the TCP segments of its connections.
+    `port` 0 is chosen by the kernel; `segment_bytes` limits the TCP segments of its connections.
 
     Raises:
-        OSError: the port is taken, or no socket can be made.
+        OSError: the port is in use, or no socket can be created.
     """
     addresses = (host,) if host else ("::", "0.0.0.0")
     for address in addresses:
@@ -136,7 +136,7 @@ def listen(port: int, host: str = "", segment_bytes: int = 0) -> socket.socket:
         except OSError as error:
             made.close()
             if address == "::" and error.errno == errno.EADDRNOTAVAIL:
-                continue  # IPv6 is switched off on this machine
+                continue  # IPv6 is disabled on this machine
             raise
         return made
-    raise OSError(errno.EAFNOSUPPORT, "neither IPv6 nor IPv4 here")
+    raise OSError(errno.EAFNOSUPPORT, "neither IPv6 nor IPv4 is available")

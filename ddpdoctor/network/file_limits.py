@@ -1,6 +1,4 @@
-"""Open files: the process that hosts the store holds two connections for every rank of the job, a multi-node check one for
-every node.
-"""
+"""The limit of open files: the process that hosts the store has two connections per rank, a multi-node check one per node."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ def file_limit() -> int:
 
 
 def raise_file_limit(most: int = MOST_FILES) -> int:
-    """Raise the limit as far as this user may, to at most `most`, and return it. Processes that run already keep theirs."""
+    """Raise the soft limit up to the hard limit or `most`, and return it. Running processes keep theirs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            return soft  # it stays as it was
+            return soft  # unchanged
     return file_limit()

@@ -1,4 +1,4 @@
-"""Whether a machine answers a ping, where this process may send one."""
+"""Whether a machine answers a ping, if this process may send one."""
 
 from __future__ import annotations
 

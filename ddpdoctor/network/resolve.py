@@ -1,4 +1,4 @@
-"""The resolver, asked with a deadline: getaddrinfo and getnameinfo block in C and cannot be cancelled."""
+"""Name lookups with a timeout: getaddrinfo and getnameinfo block in C and cannot be cancelled."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 __all__ = ["late", "look_up", "look_up_canonical", "look_up_fqdn", "look_up_now", "look_up_reverse"]
 
 LONGEST_NAME = 253
-"""RFC 1035; glibc refuses longer ones."""
+"""RFC 1035; glibc rejects longer names."""
 
 
 def look_up(name: str, seconds: float) -> Lookup:
-    """What `name` resolves to, in getaddrinfo's order, each address once; after `seconds` it is late."""
+    """What `name` resolves to, in getaddrinfo's order, each address once; a late lookup after `seconds`."""
     return _timed(name, lambda: look_up_now(name), seconds)
 
 
 def look_up_now(name: str) -> Lookup:
-    """The same without a deadline: blocks as long as the resolver takes, for callers that have a thread to lose."""
+    """The same without a timeout: blocks as long as the resolver, for callers in a daemon thread."""
     if len(name) > LONGEST_NAME:
-        return Lookup(name[:LONGEST_NAME] + "…", error=f"a name of {len(name)} characters; DNS allows {LONGEST_NAME}")
+        return Lookup(name[:LONGEST_NAME] + "…", error=f"{len(name)} characters; DNS allows {LONGEST_NAME}")
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -33,7 +33,7 @@ def look_up_now(name: str) -> Lookup:
 
 
 def look_up_fqdn(hostname: str, seconds: float) -> Lookup:
-    """The full name that `socket.getfqdn()` gives (what c10d publishes), and what that resolves to."""
+    """The name from `socket.getfqdn()`, which c10d advertises, and what it resolves to."""
     return _timed(hostname, lambda: look_up(socket.getfqdn(hostname), seconds), seconds)
 
 
@@ -51,11 +51,11 @@ def look_up_reverse(address: str, seconds: float) -> Lookup:
 
 
 def look_up_canonical(name: str) -> list[tuple[str, str]]:
-    """Canonical name ("" where the entry has none) and address of each entry, as torch's c10d rendezvous asks. Blocks.
+    """Canonical name ("" where the entry has none) and address of each entry, as in torch's c10d rendezvous. Blocks.
 
     Raises:
         OSError: the name does not resolve.
-        UnicodeError: no host can have this name.
+        UnicodeError: the name is not a valid host name.
     """
     entries = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP, flags=socket.AI_CANONNAME)
     return [(entry[3], str(entry[4][0])) for entry in entries]
@@ -63,16 +63,16 @@ def look_up_canonical(name: str) -> list[tuple[str, str]]:
 
 def late(name: str, seconds: float) -> Lookup:
     """A lookup that was not answered within `seconds`."""
-    return Lookup(name, seconds=seconds, error="no answer in time", is_late=True)
+    return Lookup(name, seconds=seconds, error="timed out", is_late=True)
 
 
 def _timed(name: str, ask: Callable[[], Lookup], seconds: float) -> Lookup:
     started = time.monotonic()
     try:
-        found = call_with_timeout(ask, seconds)
+        lookup = call_with_timeout(ask, seconds)
     except CallTimeout:
         return late(name, round(time.monotonic() - started, 3))
-    return replace(found, seconds=round(time.monotonic() - started, 3))
+    return replace(lookup, seconds=round(time.monotonic() - started, 3))
 
 
 def _reason(error: OSError | UnicodeError) -> str:

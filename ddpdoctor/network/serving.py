@@ -1,4 +1,4 @@
-"""A server in a thread of its own, on one selector: the base of the TCPStore and of a host's echo."""
+"""A server in its own thread, on one selector: the base of the TCPStore server and of the echo server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Serving"]
 
 
 class Serving:
-    """Listens from its construction on and serves in a daemon thread from `_start` until `close`.
+    """Listens as soon as it is created and serves in a daemon thread from `_start` until `close`.
 
-    `host` "" is every address, port 0 one that the kernel chooses.
+    `host` "" is every address, port 0 is chosen by the kernel.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port cannot be bound.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -56,9 +56,9 @@ class Serving:
         self._selector.close()
 
     def _admit(self) -> None:
-        """A connection waits to be accepted."""
+        """Accept a connection."""
         raise NotImplementedError
 
     def _answer(self, link: socket.socket, events: int) -> None:
-        """A client's connection can be read, or written to."""
+        """Serve a client whose connection is readable or writable."""
         raise NotImplementedError

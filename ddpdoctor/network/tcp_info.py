@@ -1,4 +1,4 @@
-"""What the kernel says of a TCP connection on which nothing comes back: whether its packets are lost on the way."""
+"""Whether the packets of a silent TCP connection are lost on the network, from the kernel's TCP_INFO."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 __all__ = ["INFO_BYTES", "count_lost", "lost_packets"]
 
 RETRANSMITS, UNACKNOWLEDGED, INFO_BYTES = 2, 24, 28
-"""Offsets in the kernel's struct tcp_info: tcpi_retransmits, a byte; tcpi_unacked, four bytes; what is read of it."""
+"""Offsets in the kernel's struct tcp_info: tcpi_retransmits, one byte; tcpi_unacked, four bytes; and the size that is read."""
 MOST_RETRANSMITS = 2
-"""So often in a row a packet may be lost on a link that works."""
+"""How often in a row a packet may be lost on a working link."""
 
 
 def lost_packets(link: socket.socket) -> int:
-    """How many packets of a connection were sent repeatedly and never acknowledged; 0 where the link is not what is silent.
+    """How many packets of a connection were retransmitted and never acknowledged; 0 if the network is not the problem.
 
-    The kernel of a machine whose process is stopped or busy acknowledges what comes.
+    If a process is suspended or busy, the kernel of its machine still acknowledges packets.
 
     Raises:
         OSError: the socket was closed.
@@ -25,7 +25,7 @@ def lost_packets(link: socket.socket) -> int:
 
 
 def count_lost(info: bytes) -> int:
-    """The same of what getsockopt(TCP_INFO) gave."""
+    """The same from the bytes of getsockopt(TCP_INFO)."""
     if len(info) < INFO_BYTES or info[RETRANSMITS] < MOST_RETRANSMITS:
         return 0
     return int.from_bytes(info[UNACKNOWLEDGED:INFO_BYTES], sys.byteorder)

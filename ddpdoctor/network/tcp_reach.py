@@ -1,4 +1,4 @@
-"""The reachability check: whether a TCPStore answers at an address and a port, and what comes back where none does.
+"""The reachability check: whether a TCPStore answers at an address and port, and the outcome if none does.
 
 The only bytes ever sent are the two harmless queries of torch's TCPStore, VALIDATE and PING.
 """
@@ -22,11 +22,11 @@ MOST_ADDRESSES = 8
 
 
 def check_reachability(root: Root, addresses: Sequence[str], port: int, seconds: float) -> tuple[Attempt, ...]:
-    """One attempt at each address, all at once, each within `seconds` and two pings."""
-    found: dict[str, Attempt] = {}
+    """One attempt per address, all in parallel, each within `seconds` and two pings."""
+    attempts: dict[str, Attempt] = {}
 
     def attempt(address: str) -> None:
-        found[address] = _attempt(root, address, port, seconds)
+        attempts[address] = _attempt(root, address, port, seconds)
 
     tried = addresses[:MOST_ADDRESSES]
     threads = [threading.Thread(target=attempt, args=(address,), daemon=True) for address in tried]
@@ -34,7 +34,7 @@ def check_reachability(root: Root, addresses: Sequence[str], port: int, seconds:
         thread.start()
     for thread in threads:
         thread.join(seconds + 2 * PING_SECONDS)
-    return tuple(found[address] for address in tried if address in found)
+    return tuple(attempts[address] for address in tried if address in attempts)
 
 
 def _attempt(root: Root, address: str, port: int, seconds: float) -> Attempt:
@@ -61,7 +61,7 @@ def _attempt(root: Root, address: str, port: int, seconds: float) -> Attempt:
 
 
 def _is_unknown_to_arp(root: Root, address: str) -> bool:
-    """Whether ARP asked for the address and no host answered (an incomplete entry of /proc/net/arp)."""
+    """Whether no host answered ARP for the address (an incomplete entry of /proc/net/arp)."""
     lines = (root.line("/proc/net/arp") or "").splitlines()[1:]
     entries = [line.split() for line in lines if line.split()[:1] == [address]]
     return any(len(fields) > 2 and fields[2] == "0x0" for fields in entries)

@@ -1,1 +1,1 @@
-"""Redaction: what must not leave the machine is removed here, once, before anything leaves the process."""
+"""Redaction: removes secrets and host names before any data leaves the process."""

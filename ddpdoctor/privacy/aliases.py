@@ -1,4 +1,4 @@
-"""Hosts and addresses under other names, the same in every file: what is equal stays equal, what is a subnet stays one."""
+"""Replaces hosts and addresses with aliases, consistently in all files: equal values stay equal, subnets stay subnets."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _V4 = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(/\d{1,2})?(?![\w.]*\.\d)"
 _V6 = re.compile(r"(?<![\w:.])((?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w:])")
 _MAC = re.compile(r"(?<![\w:])((?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2})(?![\w:])")
 FREE = 4
-"""So long a name with a number in it is not part of another word."""
+"""Names with a digit and at least this length cannot be part of another word."""
 
 
 def with_aliases(value: Any, names: Iterable[str], kept: Iterable[str] = ()) -> Any:
-    """JSON values with every host's name and address replaced by its alias. A string that is one of `kept` stays: the
-    format's own words, whatever the hosts are called.
+    """JSON values with every host's name and address replaced by its alias. Strings in `kept`, the format's own words, are
+    unchanged even if a host has such a name.
     """
     return _replaced(value, _pattern(tuple(names)), frozenset(kept))
 
 
 def _pattern(names: Sequence[str]) -> re.Pattern[str] | None:
-    """Every name as a word of its own, and whatever else lies in a domain of one of them; of what has a number in it
-    the strokes around it do not matter, as in `rank0_gpu17.log`.
+    """A pattern for every name as a separate word, and for all hosts in their domains. Names with a digit also match between
+    underscores and hyphens, as in `rank0_gpu17.log`.
     """
     if not names:
         return None
     free = "|".join(re.escape(name) for name in names if len(name) >= FREE and re.search(r"\d", name))
     fixed = "|".join(re.escape(name) for name in names)
     domains = {part for name in names for part in _domains(name)}
-    inside = "|".join(re.escape(each) for each in sorted(domains, key=len, reverse=True))
+    inside = "|".join(re.escape(domain) for domain in sorted(domains, key=len, reverse=True))
     parts = [rf"(?<![\w.-])(?:[A-Za-z0-9][\w-]*\.)+(?:{inside})(?![\w-])"] if inside else []
     parts += [rf"(?<![A-Za-z0-9_-])(?:{fixed})(?![A-Za-z0-9_-])"]
     parts += [rf"(?<![A-Za-z0-9])(?:{free})(?![A-Za-z0-9])"] if free else []
@@ -43,7 +43,7 @@ def _pattern(names: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def _domains(name: str) -> Iterable[str]:
-    """`hpc.example.edu` and `example.edu` of `gpu1.hpc.example.edu`; none of a name with one dot."""
+    """`hpc.example.edu` and `example.edu` of `gpu1.hpc.example.edu`; none for a name with one dot."""
     labels = name.split(".")
     return [".".join(labels[at:]) for at in range(1, len(labels) - 1)] if len(labels) > 2 else []
 
@@ -58,9 +58,9 @@ def _replaced(value: Any, names: re.Pattern[str] | None, kept: frozenset[str]) -
         text = _V4.sub(lambda m: _v4(m[1], m[2] or ""), text)
         return _V6.sub(lambda m: _v6(m[1]), text)
     if isinstance(value, list):
-        return [_replaced(each, names, kept) for each in value]
+        return [_replaced(item, names, kept) for item in value]
     if isinstance(value, dict):
-        return {_replaced(key, names, kept): _replaced(each, names, kept) for key, each in value.items()}
+        return {_replaced(key, names, kept): _replaced(item, names, kept) for key, item in value.items()}
     return value
 
 
@@ -70,7 +70,7 @@ def _host(name: str) -> str:
 
 
 def _v4(text: str, prefix: str) -> str:
-    """Every octet is changed by what stands before it, so that common beginnings, and private networks, stay common."""
+    """Every octet is changed depending on those before it, so that common prefixes and private networks are preserved."""
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:
@@ -113,7 +113,7 @@ def _v6(text: str) -> str:
 
 
 def _mac(text: str) -> str:
-    """The maker's part stays."""
+    """The vendor's part is kept."""
     octets = text.split(":")
     own = _digest(text.lower())[: len(octets) - 3]
     return ":".join((*octets[:3], *(f"{octet:02x}" for octet in own.ljust(len(octets) - 3, b"\0"))))

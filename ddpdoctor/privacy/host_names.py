@@ -1,4 +1,4 @@
-"""The names of hosts that collected facts tell: by their fields, by their variables, and where texts name one."""
+"""The host names in collected facts: in fields, in variables, and in texts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OF_HOSTS = re.compile(
     r"|ENDPOINT|MACHINES|_URI|COMM_ID)",
     re.IGNORECASE,
 )
-"""What names of variables have in them whose values name hosts."""
+"""Names of variables whose values contain host names."""
 _NO_HOST = re.compile(
     r"true|false|yes|no|on|off|auto|none|null|static|c10d|etcd(-v2)?|default|all|local|any|node|switch|host|file|tcp\d?|https?"
 )
 _HOST = r"(?P<host>[A-Za-z0-9_][\w.-]*)"
 _HOSTS = r"[\"']?(?P<hosts>[A-Za-z0-9_][\w.,:@\[\]-]*)"
-_TOLD = (
+_HOST_PATTERNS = (
     r"(?i:--?(?:master[-_]addr|(?:rdzv|dist|init)[-_](?:endpoint|url|method)|local[-_]addr|main[-_]process[-_]ip|hosts?|nodelist"
     rf"|machines?))[= ]{_HOSTS}",
     rf"\b(?:mpirun|mpiexec|prterun|horovodrun)\b[^|;&\n]*?\s-H {_HOSTS}",
@@ -35,26 +35,29 @@ _TOLD = (
     rf"\\\\{_HOST}\\|(?<![\w:/])//{_HOST.replace('host', 'share')}/",
     rf"{_HOST}@(?:tcp|o2ib)\d*\b",
 )
-_IN_TEXT = tuple(re.compile(pattern) for pattern in _TOLD)
+_IN_TEXT = tuple(re.compile(pattern) for pattern in _HOST_PATTERNS)
 _TEXTS = ("source", "command", "text")
-"""The fields of facts that hold a command line or a line of a log."""
+"""The fields of facts that contain a command line or a log line."""
 MOST_HOSTS = 10_000
 SHORTEST = 2
-"""A host's name has at least so many characters here: shorter ones would be found in every text."""
+"""Shorter host names are ignored: they would match in every text."""
 
 
 def host_names_in(saved: Any) -> tuple[str, ...]:
-    """The names of hosts that collected facts tell, the longest first."""
+    """The host names in collected facts, longest first."""
     names = {name for name in _names(saved) if not _is_plain(name)}
     names |= {name.partition(".")[0] for name in names}
     names |= {
-        name for section in ("launch", "hang", "log") for text in _texts(saved.get(section)) for name in _told_in(text)
+        name
+        for section in ("launch", "hang", "log")
+        for text in _texts(saved.get(section))
+        for name in _hosts_in_text(text)
     }
     return tuple(sorted((n for n in names if len(n) >= SHORTEST and not _is_plain(n)), key=lambda n: (-len(n), n)))
 
 
 def hosts_in(nodelist: str) -> tuple[str, ...]:
-    """The hosts that Slurm's list names: `gpu[001-003,7],login`."""
+    """The hosts in Slurm's list form: `gpu[001-003,7],login`."""
     found: list[str] = [word for word in LIST.sub("", nodelist).split(",") if word]
     for stem, numbers in LIST.findall(nodelist):
         for part in numbers.split(","):
@@ -92,7 +95,7 @@ def _words(value: str) -> Iterator[str]:
             yield word.rpartition("://")[2].rpartition("@")[2].strip("[]").partition(":")[0].partition("/")[0]
 
 
-def _told_in(text: str) -> Iterator[str]:
+def _hosts_in_text(text: str) -> Iterator[str]:
     for pattern in _IN_TEXT:
         for match in pattern.finditer(text):
             for group, value in match.groupdict().items():
@@ -104,18 +107,18 @@ def _told_in(text: str) -> Iterator[str]:
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for item in value:
+            yield from _texts(item)
     elif isinstance(value, dict):
-        for key, each in value.items():
-            if isinstance(each, str) and key in _TEXTS:
-                yield each
-            elif not isinstance(each, str):
-                yield from _texts(each)
+        for key, item in value.items():
+            if isinstance(item, str) and key in _TEXTS:
+                yield item
+            elif not isinstance(item, str):
+                yield from _texts(item)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a word is no name of a host that anybody has to hide."""
+    """Whether a word is not a host name that has to be hidden."""
     if is_loopback(name) or name.isdigit() or _NO_HOST.fullmatch(name.lower()):
         return True
     try:

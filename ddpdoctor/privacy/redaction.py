@@ -1,7 +1,7 @@
-"""Redaction: texts and facts without tokens, keys, passwords and URLs with credentials. The one entry of this package for that.
+"""Redaction: removes tokens, keys, passwords and credentials in URLs from texts and facts. The package's entry point for that.
 
-The names of secret variables are in `facts.variables.is_secret`, what a token looks like in `token_shapes`, where known programs
-have a secret in `secret_places`; here are the words around a secret.
+`facts.variables.is_secret` knows the names of secret variables, `token_shapes` what tokens look like, `secret_places` the
+command lines and files with secrets; this module knows the names that announce a secret.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_ran
 __all__ = ["REMOVED", "redact", "redact_variable"]
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]+|[^/?#:\s'\"<>]*:(?!\d+/)[^\s'\"<>@]+)@")
-"""Credentials in a URL: a password may hold what should have been escaped, and is not a port."""
+"""Credentials in a URL: a password may contain characters that should have been escaped, and is not a port."""
 _FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
-"""Words that make every name with them one of a secret."""
+"""Words that make any name with them the name of a secret."""
 _KEYS = (
     r"(?:api|access|account|private|fernet|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
     r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|huggingface|aws|azure|gcp|google|s3|minio|ssh|user|client"
@@ -44,7 +44,7 @@ _OF_TEXT = (
     ),
 )
 _TOKENS = "".join(rf"(?<!\b{word}[_-])(?<!_{word}[_-])" for word in _OF_TEXT) + "token"
-"""A token that gives access, not one of a text: `hf_token`, not `pad_token`."""
+"""An access token, not a text token: `hf_token`, not `pad_token`."""
 _SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+))*(?![\w-])"
 _NAME = rf"(?:[\w.-]*(?:{_FIRM})s?[\w.-]*|[\w.-]*(?:{_TOKENS}|{_KEYS}|pwd|(?<![A-Za-z])pw|bearer){_SUFFIX})"
 _WORDS = (
@@ -52,13 +52,13 @@ _WORDS = (
     r"|(?:github|gitlab|gh|gl|azure|ado|devops|bitbucket|personal[_-]access|hub|hf)[_-]?pat"
 )
 _LOOSE = rf"(?:[\w.-]*[_.-])?(?:{_WORDS}){_SUFFIX}"
-"""Names that are also words of prose: theirs are secrets in `sig=…`, `"auth": "…"` and `--auth …` only."""
+"""Names that are also ordinary words: their values are secrets only in `sig=…`, `"auth": "…"` and `--auth …`."""
 _VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
 ENTRY = re.compile(
     rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":)(?!\d{{1,5}}\b){_VALUE}",
     re.IGNORECASE,
 )
-"""A variable as a manifest sets it: `name: HF_TOKEN`, and `value: …` after it."""
+"""A variable in a manifest: `name: HF_TOKEN`, followed by `value: …`."""
 NAMED = re.compile(rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\]?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:])){_VALUE}", re.IGNORECASE)
 """`password=…`, `"api_key": "…"`, `--token …`, `environ["HF_TOKEN"] = …`."""
 ASSIGNED = re.compile(
@@ -67,7 +67,7 @@ ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 WHOLE = re.compile(rf"(?P<name>[+-]*{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-"""A word of a command line that is one assignment: the value reaches to its end, blanks and all."""
+"""A word of a command line that is one assignment: the value extends to its end, including blanks."""
 HEADER = re.compile(
     r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]{2,20}\s+)?"
     r"|\bauth:\s+(?=[\w+/]{6,}={1,2}(?:\s|$))|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
@@ -78,7 +78,7 @@ KEYED = re.compile(
     r"(?P<name>(?<![\w.-])[\w.-]*key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
     re.IGNORECASE,
 )
-"""Any key whose value is long and has a digit: no name of a column or of a dictionary's entry."""
+"""Any key whose value is long and has a digit, so it is not the name of a column or of a dictionary entry."""
 LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`'--token', '…'`: a command line as Python prints it."""
 PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
@@ -104,35 +104,35 @@ PLAIN = frozenset(
         "unset",
     )
 )
-"""Values that say that there is none, or only whether there is one."""
+"""Values that mean no secret, or only whether there is one."""
 _OF_NAME = re.compile(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECASE)
-"""Names that say where a secret is, or of what kind: no secret themselves."""
+"""Names of a secret's location or kind, which are not secrets themselves."""
 SHORT = re.compile(r"\d{1,5}(?:\.\d+)?")
-"""A number that counts something."""
+"""A count."""
 IDENTITIES = re.compile(
     r"uuid|guid|gid|bdf|bus|digest|hash|git|commit|version|boot|machine|cpus|affinity|kernel|frames|file|path|name$|text$|code$"
 )
-"""Fields whose values look random and are known not to be secret, and those that hold the user's own words."""
+"""Fields whose values look random but are not secret, and those that contain the user's own text."""
 PROSE = re.compile(r"text$|code$")
 """Lines of logs and of scripts."""
 EXACT = frozenset({"schema", "collected_at", "started_at", "hostname"})
 _IDENTITY = re.compile(r"ADDR|HOST|NODE|_ID$|UUID|DEVICE|_FILE$|PATH|PLUGIN|HCA|IFNAME|ENDPOINT|VERSION|COMM_ID")
-"""Variables whose values name something and may look random: rules judge them, and they are no secrets."""
+"""Variables with identifiers that may look random: rules judge them, and they are not secrets."""
 
 
 def redact(value: Any, field: str = "") -> Any:
-    """JSON values without anything that looks like a secret. `field` is the name under which the value stands."""
+    """JSON values without anything that looks like a secret. `field` is the name of the value's field."""
     if isinstance(value, str):
         return value if field in EXACT else _text(value, field)
     if isinstance(value, list):
         return _words(value, field)
     if isinstance(value, dict):
-        return {_text(key, ""): _member(key, each) for key, each in value.items()}
+        return {_text(key, ""): _member(key, item) for key, item in value.items()}
     return value
 
 
 def redact_variable(name: str, value: str) -> str:
-    """The value of an environment variable without secrets; all of it is removed where the name is one of a secret."""
+    """The value of an environment variable without secrets; the whole value is removed if the name is that of a secret."""
     if value and is_secret(name):
         return REMOVED
     return _text(value, "name" if _IDENTITY.search(name) else "")
@@ -145,10 +145,10 @@ def _member(key: str, value: Any) -> Any:
 
 
 def _words(values: list[Any], field: str) -> list[Any]:
-    """A list; where it holds a command line, the word after `--token` is a secret too."""
+    """A list. If it is a command line, the word after `--token` is a secret too."""
     found, follows = [], False
     if values and all(isinstance(each, str) and "\t" not in each for each in values):
-        line = "\t".join(values).replace(" ", "\0")  # so that a word with blanks stays one
+        line = "\t".join(values).replace(" ", "\0")  # keeps a word with blanks together
         for known in (*PLACES, USER):
             line = known.sub(lambda m: m["name"] + REMOVED.replace(" ", "\0"), line)
         values = line.replace("\0", " ").split("\t")
@@ -197,9 +197,9 @@ def _named(match: re.Match[str]) -> str:
     is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
     is_plain = is_plain or _OF_NAME.search(name) is not None
     is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
-    # A word after a blank is the value of an option only: "token bucket" and "password file" are prose.
+    # After a blank, a word is a value only if the name is an option: "token bucket" and "password file" are prose.
     is_prose = not sign.strip() and not name.startswith("-")
-    if is_prose:  # what follows may hold one all the same: `secret otpauth://…?secret=…`
+    if is_prose:  # the rest may still contain one: `secret otpauth://…?secret=…`
         return f"{match['name']}{sign}{NAMED.sub(_named, match['value'])}"
     return match[0] if is_plain else f"{match['name']}{sign}{REMOVED}"
 

@@ -1,4 +1,4 @@
-"""Where known programs and kinds of files have a secret that no name announces: behind an option of one letter, or at a place."""
+"""Secrets that no name announces, in known programs and file formats: after a one-letter option, or at a fixed position."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ PLACES = (
     ),
     re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t]+[^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
 )
-"""What stands before a secret, and the secret."""
+"""The text before a secret, and the secret."""

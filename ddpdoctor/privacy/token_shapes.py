@@ -1,4 +1,4 @@
-"""What tokens, keys and password hashes look like, whatever stands around them."""
+"""What tokens, keys and password hashes look like, independent of the text around them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _SHAPES = (
 SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
 """What vendors' tokens, private keys, JSON web tokens, password hashes and hexadecimal keys look like."""
 WORD = re.compile(r"(?<![A-Za-z0-9_+/.~-])(?<!world_info=)[A-Za-z0-9_+/.~-]{20,}={0,2}")
-"""Long words; not the list of hosts that deepspeed hands to its launcher."""
+"""Long words, except the list of hosts that deepspeed passes to its launcher."""
 ENTROPY_BITS = 4.2
 """Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
 ONE_CASE = 32
-"""So many letters of one case and digits, without a hyphen between them, are not a name."""
-BEHIND_ISSUER = 24
-"""So many are none after the name of their issuer, as in `csk-…`."""
+"""A run of this many letters of one case and digits, without a hyphen, is not a name."""
+AFTER_ISSUER = 24
+"""A run of this length after an issuer's prefix, as in `csk-…`, is not a name."""
 
 SHORT_PIECE = 12
 """A word of shorter pieces, each in one case, is a name: `lab-SYS-4028GR-TR2`."""
 MANGLED = "_Z"
-"""How the name of a function of C++ begins in a library."""
+"""The prefix of mangled C++ function names."""
 _PAIRS = frozenset(
     re.findall(
         "..",
@@ -59,15 +59,15 @@ _RUN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _WORD_IN_CASE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 """Letters as in a word: of random base62, hardly a piece of eight characters has only such runs."""
 NAME_SHARE = 0.33
-"""Names have at least so many of these pairs per character: of random base64, 1 in 80 of 20 characters does."""
+"""Names have at least this many of these pairs per character; so does 1 in 80 random base64 words of 20 characters."""
 PATH_SHARE = 0.2
-"""The same for a part of an absolute path, where a key hardly ever stands, and for a function of a known library."""
+"""The same for a part of an absolute path, which is rarely a key, and for a function of a known library."""
 AWS_SHARE = 0.45
-"""The same for 40 characters with slashes, which are as long as a secret access key of AWS."""
+"""The same for 40 characters with slashes, the length of an AWS secret access key."""
 _API = re.compile(r"(?:nvml|nccl|cuda|cu[A-Z]|cublas|cudnn|cufft|cusparse|hip|roc|ibv_|torch|c10d)")
-"""How the functions of the libraries begin that a distributed job uses."""
+"""Prefixes of functions in the libraries that a distributed job uses."""
 MANY_PIECES, PIECE_LENGTH = 5, 6.5
-"""So many pieces, this short on average, are a name that lists settings: `LLaMA7B_FSDP_bs128_lr3e-5`."""
+"""A word with this many pieces, this short on average, is a name that lists settings: `LLaMA7B_FSDP_bs128_lr3e-5`."""
 
 
 def is_random(word: str) -> bool:
@@ -82,7 +82,7 @@ def is_random(word: str) -> bool:
 
 
 def is_surely_random(word: str) -> bool:
-    """The same for lines of logs, which hold names of kernels and of functions: cases and digits alternate all the time."""
+    """The same for log lines, which contain names of kernels and functions: letters and digits must alternate frequently."""
     if word.startswith(MANGLED):
         return False
     parts = re.split(r"([/._=~+-])", word)
@@ -92,7 +92,7 @@ def is_surely_random(word: str) -> bool:
         is_long = len(part) >= 20 and _is_mixed(part) and _is_varied(part, 0.45, has_issuer)
         if is_long and not _is_name(part, _share(word)):
             return True
-        if has_issuer and len(part) >= BEHIND_ISSUER and re.search(r"[g-zG-Z]", part) and _is_varied(part, 0.25):
+        if has_issuer and len(part) >= AFTER_ISSUER and re.search(r"[g-zG-Z]", part) and _is_varied(part, 0.25):
             return True
     return False
 
@@ -106,7 +106,7 @@ def _is_path(word: str) -> bool:
 
 
 def _is_name(part: str, share: float) -> bool:
-    """Whether a part is made of words: `nvmlDeviceGetP2PStatus`, `gpu-A100x8-rack12-node03`, `Exp17_ViT-L16_lr1e-3`."""
+    """Whether a part consists of words: `nvmlDeviceGetP2PStatus`, `gpu-A100x8-rack12-node03`, `Exp17_ViT-L16_lr1e-3`."""
     pieces = re.split(r"[-_+~]", part)
     if len(pieces) >= MANY_PIECES and len(part) <= PIECE_LENGTH * len(pieces):
         return True
@@ -128,7 +128,7 @@ def _is_mixed(part: str) -> bool:
 
 
 def _is_varied(part: str, share: float, has_issuer: bool = False) -> bool:
-    """Whether letters and digits follow each other as they do by chance: short names have digits at one place."""
+    """Whether letters and digits alternate as in random text: short names have digits in one place only."""
     has_digits = len(re.findall(r"\d+", part)) > (len(part) < ONE_CASE and not has_issuer)
     return has_digits and _changes(part) >= share * (len(part) - 1) and _bits(part) >= _usual(part, 0.8)
 
@@ -144,7 +144,7 @@ def _looks_random(part: str) -> bool:
 
 
 def _changes(part: str) -> int:
-    """How often a digit, a capital and anything else follow each other."""
+    """How often the kind of character changes: digit, capital, other."""
     return sum(_kind(a) != _kind(b) for a, b in itertools.pairwise(part))
 
 

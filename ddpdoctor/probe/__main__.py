@@ -10,7 +10,7 @@ from ddpdoctor.system.selfexec import leave_folder, open_missing_streams
 
 
 def _interrupted(number: int, frame: object) -> None:
-    """Ctrl-C before the rank has started: nobody waits for it yet, and its worker ends with it."""
+    """Ctrl-C before the rank has joined: no other rank waits for it yet, and its worker ends with it."""
     if os.environ.get("LOCAL_RANK", "0") == "0" and "--launched" not in sys.argv:
         os.write(2, b"ddpdoctor: interrupted\n")
     os._exit(130)
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 141
-    except Exception as error:  # the error boundary: anything that gets here is our own bug
+    except Exception as error:  # the error boundary: any exception here is a bug of ddpdoctor
         if os.environ.get("DDPDOCTOR_TRACEBACK"):
             raise
         print(f"ddpdoctor.probe: internal error: {type(error).__name__}: {error}", file=sys.stderr)

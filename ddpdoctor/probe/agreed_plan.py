@@ -1,4 +1,4 @@
-"""What all ranks do alike is decided once, from what every rank said of itself."""
+"""The plan that all ranks share, decided once from the reports of all ranks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def choose_backend(wanted: str, ready: Iterable[Mapping[str, Any]]) -> str:
 
 
 def choose_pairs(ready: Iterable[Mapping[str, Any]], hosts: int) -> int:
-    """The ranks of each host where all hosts have as many and number them one after the other; 0: nothing is paired."""
+    """The ranks per host, if all hosts have the same number of consecutive ranks; 0: no pairs are measured."""
     sizes = [record["per_host"] for record in ready]
     per_host = sizes[0] or (1 if hosts == len(sizes) else 0)
     return per_host if len(set(sizes)) == 1 and per_host * hosts == len(sizes) else 0
 
 
 def traits(environ: Mapping[str, str], ready: Mapping[str, Any]) -> dict[str, str]:
-    """What should be the same on all ranks, by its path in the facts: versions, GPUs, and variables without secrets."""
-    found = {f"environ.{name}": value for name, value in environ.items() if is_compared(name)}
+    """Properties that should be equal on all ranks, by path in the facts: versions, GPUs, and variables without secrets."""
+    properties = {f"environ.{name}": value for name, value in environ.items() if is_compared(name)}
     for path, word in (("versions.torch", "torch"), ("versions.build", "build"), ("versions.nccl", "nccl")):
         if ready.get(word):
-            found[path] = str(ready[word])
-    return found | {"gpu.count": str(ready["gpus"])}
+            properties[path] = str(ready[word])
+    return properties | {"gpu.count": str(ready["gpus"])}

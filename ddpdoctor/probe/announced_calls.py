@@ -1,4 +1,4 @@
-"""What a rank really asks its process group for, told before it is done: afterwards it may be too late to say anything."""
+"""Announces the calls that a rank makes on its process group before they run, because they may hang."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAMES = {
     "alltoall_base": "all_to_all",
     "barrier": "barrier",
 }
-"""torch's ProcessGroup has these methods, whichever function of torch.distributed was called."""
+"""The methods of torch's ProcessGroup behind the functions of torch.distributed."""
 
 
 class AnnouncedCalls:
-    """The calls of a rank where one is due at a time: `tell` gets each of them, and in words one too many or too few.
+    """The calls of a rank, one expected at a time: `tell` gets each of them, and reports one too many or too few.
 
-    `seconds` is how long they took, from each call itself: a rank that comes late to all of them waits for nobody.
+    `seconds` is how long they took, from the call on: a rank that is the last to call does not wait.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -35,12 +35,12 @@ class AnnouncedCalls:
         self._began: float | None = None
 
     def expect(self) -> None:
-        """One more call is due now; those before it are done."""
+        """One more call is expected now; earlier ones are finished."""
         self.finish()
         self._due += 1
 
     def finish(self) -> None:
-        """All that were due should have been made. Where no call is ever seen, there is nothing to compare."""
+        """All expected calls should have been made. If no call was ever seen, there is nothing to compare."""
         if self._began is not None:
             self.seconds += time.monotonic() - self._began
         self._began = None
@@ -48,7 +48,7 @@ class AnnouncedCalls:
             self._tell("nothing")
 
     def note(self, call: str) -> None:
-        """It is made now."""
+        """A call is made now."""
         self._began = time.monotonic()
         self.made += 1
         self._tell(call if self.made <= self._due else f"{call} once more")
@@ -56,8 +56,8 @@ class AnnouncedCalls:
 
 @contextmanager
 def announce_calls(group: Any, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell every collective that is called on `group`, a class, within this block: its name, shape and dtype."""
-    kept = {name: vars(group)[name] for name in NAMES if name in vars(group)}  # getattr would lose how they are bound
+    """Announce every collective that is called on the class `group` within this block: its name, shape and dtype."""
+    kept = {name: vars(group)[name] for name in NAMES if name in vars(group)}  # getattr would lose their binding
     for name in kept:
         setattr(group, name, _announcing(NAMES[name], getattr(group, name), tell))
     try:
@@ -80,7 +80,7 @@ def _announcing(name: str, method: Callable[..., Any], tell: Callable[[str], Non
 
 
 def _reduction(arguments: tuple[Any, ...]) -> str:
-    """How the numbers are put together, "" for their sum."""
+    """The reduction, "" for a sum."""
     options = arguments[1] if len(arguments) > 1 else None
     name = getattr(getattr(getattr(options, "reduceOp", None), "op", None), "name", "SUM")
     return "" if name == "SUM" else f" by {name}"

@@ -1,4 +1,4 @@
-"""What a healthy day measured, in a file: kept by --save-baseline, compared with by --baseline. Rank 0's own business."""
+"""Saved measurements of a healthy run: written with `--save-baseline`, compared with `--baseline`, by rank 0 only."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ SCHEMA = "ddpdoctor.baseline/1"
 
 
 def compare(probe: Probe, path: str) -> Baseline | Gap:
-    """The baseline in the file; why it is none for this probe."""
+    """The baseline in the file, or a gap with the reason why this probe cannot be compared with it."""
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        if not isinstance(told, dict) or told.pop("schema", None) != SCHEMA:
-            return Gap("probe.baseline", f"{path} is no file that --save-baseline wrote")
-        found = decode(Baseline, told)
+            saved = json.load(file)
+        if not isinstance(saved, dict) or saved.pop("schema", None) != SCHEMA:
+            return Gap("probe.baseline", f"{path}: not written by --save-baseline")
+        baseline = decode(Baseline, saved)
     except OSError as error:
-        return Gap("probe.baseline", f"{path} cannot be read: {error.strerror}")
+        return Gap("probe.baseline", f"{path}: {error.strerror}")
     except (ValueError, FactsError):
-        return Gap("probe.baseline", f"{path} is no file that --save-baseline wrote")
-    shape = (found.backend, found.world_size, found.device)
+        return Gap("probe.baseline", f"{path}: not written by --save-baseline")
+    shape = (baseline.backend, baseline.world_size, baseline.device)
     if shape == (probe.backend, probe.world_size, probe.device):
-        return found
-    words = (
-        f"{path} is of {found.world_size} ranks over {found.backend}{f' with {found.device}' if found.device else ''}"
-    )
-    return Gap("probe.baseline", f"{words}: nothing to compare with", Why.NOT_HERE)
+        return baseline
+    device = f" with {baseline.device}" if baseline.device else ""
+    reason = f"{path}: for {baseline.world_size} ranks over {baseline.backend}{device}, not comparable"
+    return Gap("probe.baseline", reason, Why.NOT_HERE)
 
 
 def save(probe: Probe, path: str) -> None:
-    """Write what was measured.
+    """Write the measurements.
 
     Raises:
         OSError: the file cannot be written.

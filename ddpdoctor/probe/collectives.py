@@ -1,4 +1,4 @@
-"""The collectives that every rank runs: with known values first, then with a clock. Called with torch already imported."""
+"""The collectives that every rank runs: first with known values, then timed. Called with torch already imported."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ATTEMPTS = 4
 CPU_SIZES = (4 << 10, 256 << 10, 1 << 20)
 GPU_SIZES = (4 << 10, 1 << 20, 32 << 20, 256 << 20)
 CELL_SECONDS = 0.01
-"""How long one collective at one size is repeated, as far as a few repetitions allow."""
+"""How long one collective at one size is repeated, within a few repetitions."""
 SLOWEST_SECONDS = 0.5
-"""A collective that takes longer than this at one size is not tried at larger ones."""
+"""A collective that takes longer than this at one size is not run at larger ones."""
 CPU_SECONDS = 0.1
-"""What may be spent without a GPU: larger sizes are left out when they would take longer, for the job waits."""
+"""The time limit without a GPU: larger sizes that would take longer are skipped, because the job is waiting."""
 RUNS = 2
-"""How often a collective runs before it is decided how often to repeat it: the first run connects."""
+"""How often a collective runs before the number of repetitions is chosen: the first run connects."""
 LATENCY_BYTES = 64 << 10
-"""A collective of no more than this shows the latency, and nothing of how long a large one takes."""
+"""Up to this size, a collective shows latency only, so its time does not predict that of a larger one."""
 OTHERS = ("broadcast", "all_gather", "reduce_scatter", "all_to_all", "send/recv")
 
 
 class Stage:
-    """One rank of the process group: its device and its collectives by name."""
+    """One rank of the process group: its device, and the calls on it."""
 
     def __init__(self, torch: Any, device: Any, rank: int, world_size: int) -> None:
         self.torch = torch
@@ -43,17 +43,17 @@ class Stage:
         return self.torch.full((elements,), value, dtype=self.torch.float64, device=self.device)
 
     def pattern(self, elements: int) -> Any:
-        """1, 2, … 7, 1, 2, …: a shifted or torn buffer shows."""
+        """1, 2, … 7, 1, 2, …: makes a shifted or partly written buffer visible."""
         return (self.torch.arange(elements, device=self.device) % 7 + 1).to(self.torch.float64)
 
     def noise(self, elements: int, seed: int) -> Any:
-        """Whole numbers of 20 random bits, the same on every rank: sums of them are exact."""
+        """Integers of 20 random bits, the same on every rank: their sums are exact."""
         source = self.torch.Generator().manual_seed(seed)
         numbers = self.torch.randint(-(1 << 19), 1 << 19, (elements,), generator=source)
         return numbers.to(self.torch.float64).to(self.device)
 
     def settle(self) -> None:
-        """Wait until the device has done what was asked of it."""
+        """Wait until the device has completed its work."""
         if self.device.type == "cuda":
             self.torch.cuda.synchronize(self.device)
 
@@ -73,10 +73,10 @@ class Stage:
 
 
 def check_all_reduce(stage: Stage, begin: Callable[[], None]) -> WrongValue | None:
-    """Sum numbers times rank + 1 over all ranks, several times, and compare every element; what was wrong, if anything.
+    """Sum numbers times rank + 1 over all ranks, several times, and compare every element; the error, if any.
 
-    First a pattern in which a shifted buffer shows, then numbers of 20 random bits: what bad memory or a bad path does
-    to bits shows in some of them, and how often tells a glitch from a defect. `begin` is called before each time.
+    First a pattern that makes a shifted buffer visible, then numbers of 20 random bits, which make flipped bits from bad
+    memory or a bad path visible; how often distinguishes a glitch from a defect. `begin` is called before each run.
     """
     total = stage.world_size * (stage.world_size + 1) // 2
     wrong = []
@@ -96,7 +96,7 @@ def check_all_reduce(stage: Stage, begin: Callable[[], None]) -> WrongValue | No
 
 
 def check_others(stage: Stage) -> Iterator[tuple[str, str]]:
-    """Run the other collectives with known values; yields those that the backend does not have, and its words."""
+    """Run the other collectives with known values; yields those that the backend does not support, and its message."""
     for check in (_broadcast, _all_gather, _reduce_scatter, _all_to_all, _send_recv):
         try:
             check(stage)
@@ -152,7 +152,7 @@ def _send_recv(stage: Stage) -> None:
 
 
 def _ring(stage: Stage, sent: Any, got: Any) -> None:
-    """Send to the next rank and receive from the one before."""
+    """Send to the next rank and receive from the previous one."""
     dist = stage.dist
     there, back = (stage.rank + 1) % stage.world_size, (stage.rank - 1) % stage.world_size
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, there), dist.P2POp(dist.irecv, got, back)]):
@@ -160,7 +160,7 @@ def _ring(stage: Stage, sent: Any, got: Any) -> None:
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
-    """What turns algbw into busbw (nccl-tests, PERFORMANCE.md)."""
+    """The factor from algbw to busbw (nccl-tests, PERFORMANCE.md)."""
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if collective in ("all_gather", "reduce_scatter", "all_to_all"):
@@ -171,7 +171,7 @@ def busbw_factor(collective: str, ranks: int) -> float:
 def measure(stage: Stage) -> Iterator[dict[str, Any]]:
     """Latency and bandwidth of each collective at a few sizes: JSON values of facts' `Measurement`.
 
-    all_reduce first, at every size; then the others, at one size after the other, as far as the time goes.
+    all_reduce first, at every size; then the others, size by size, within the time limit.
     """
     yield _timed("barrier", 0, statistics.median(_seconds(stage, stage.barrier) for _ in range(10)), 10, stage)
     if stage.world_size == 1:
@@ -223,7 +223,7 @@ def _operation(stage: Stage, name: str, size: int) -> Callable[[], object]:
 
 
 def _common_seconds(stage: Stage, operation: Callable[[], object]) -> float:
-    """How long the second run took on the slowest rank: the same number everywhere, so that all repeat alike."""
+    """How long the second run took on the slowest rank: the same on all ranks, so that all repeat it equally often."""
     operation()
     seconds = stage.tensor(1, _seconds(stage, operation))
     stage.dist.all_reduce(seconds, stage.dist.ReduceOp.MAX)
@@ -243,8 +243,8 @@ def _seconds(stage: Stage, operation: Callable[[], object]) -> float:
 
 
 def _timed(name: str, size: int, seconds: float, times: int, stage: Stage) -> dict[str, Any]:
-    found = {"collective": name, "size_bytes": size, "iterations": times, "latency_seconds": seconds}
+    measurement = {"collective": name, "size_bytes": size, "iterations": times, "latency_seconds": seconds}
     if size:
         algbw = size / seconds / 1e9
-        found |= {"algbw_gb_per_s": algbw, "busbw_gb_per_s": algbw * busbw_factor(name, stage.world_size)}
-    return found
+        measurement |= {"algbw_gb_per_s": algbw, "busbw_gb_per_s": algbw * busbw_factor(name, stage.world_size)}
+    return measurement

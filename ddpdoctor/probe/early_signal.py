@@ -1,4 +1,4 @@
-"""A request to end that comes while a rank still starts: kept for its session, which tells the others of it."""
+"""A termination signal during a rank's start: kept for its session, which informs the other ranks."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ early: list[int] = []
 
 
 def keep(number: int, frame: FrameType | None) -> None:
-    """The handler of the signal until the session has one."""
+    """The signal handler until the session installs its own."""
     early.append(number)

@@ -1,6 +1,6 @@
-"""A port of this host that sends back what it is sent: by it the other hosts see that data ports are open.
+"""A port of this host that echoes data: with it, the other hosts check that data ports are open.
 
-Only those that know the token, which stands in the job's store, are answered; a request is at most 64 KiB.
+Only clients with the token from the job's store get an answer; a request is at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_CLIENTS = 512
 
 
 class EchoServer(Serving):
-    """Answers in a daemon thread from its construction until `close`, on a port that the kernel chooses."""
+    """Serves in a daemon thread as soon as it is created until `close`, on a port chosen by the kernel."""
 
     def __init__(self) -> None:
         self.token = os.urandom(TOKEN_BYTES // 2).hex()
@@ -33,7 +33,7 @@ class EchoServer(Serving):
         try:
             link, _ = self.listener.accept()
         except OSError:
-            return  # gone before we looked
+            return  # closed in the meantime
         if len(self._clients) >= MOST_CLIENTS:
             link.close()
             return
@@ -42,45 +42,45 @@ class EchoServer(Serving):
         self._selector.register(link, selectors.EVENT_READ)
 
     def _answer(self, link: socket.socket, events: int) -> None:
-        """Take in what came; send back a request that is whole, drop a client that does not know the token."""
-        heard = self._clients[link]
+        """Read data; echo a complete request, drop a client without the token."""
+        received = self._clients[link]
         try:
             piece = link.recv(LARGEST)
-            heard += piece
-            if not piece or (len(heard) >= HEAD.size and not self._is_whole(link, heard)):
+            received += piece
+            if not piece or (len(received) >= HEAD.size and not self._is_whole(link, received)):
                 raise ConnectionError
         except OSError:
             self._selector.unregister(link)
             del self._clients[link]
             link.close()
 
-    def _is_whole(self, link: socket.socket, heard: bytearray) -> bool:
-        """Answer once the request is whole; False for one that is none."""
-        token, size = HEAD.unpack_from(heard)
+    def _is_whole(self, link: socket.socket, received: bytearray) -> bool:
+        """Answer once the request is complete; False for an invalid one."""
+        token, size = HEAD.unpack_from(received)
         if token != self.token.encode() or size > LARGEST:
             return False
-        if len(heard) >= HEAD.size + size:
-            link.sendall(heard[HEAD.size : HEAD.size + size])
-            del heard[: HEAD.size + size]
+        if len(received) >= HEAD.size + size:
+            link.sendall(received[HEAD.size : HEAD.size + size])
+            del received[: HEAD.size + size]
         return True
 
 
 def echoes(link: socket.socket, token: str, size: int, seconds: float) -> bool:
-    """Whether `size` bytes come back whole within `seconds` without a byte.
+    """Whether `size` bytes come back unchanged, with at most `seconds` between bytes.
 
     Raises:
-        OSError: the connection broke.
+        OSError: the connection was lost.
     """
     payload = os.urandom(size)
     link.settimeout(seconds)
     try:
         link.sendall(HEAD.pack(token.encode(), size) + payload)
-        heard = b""
-        while len(heard) < size:
-            piece = link.recv(size - len(heard))
+        received = b""
+        while len(received) < size:
+            piece = link.recv(size - len(received))
             if not piece:
                 raise ConnectionResetError
-            heard += piece
+            received += piece
     except TimeoutError:
         return False
-    return heard == payload
+    return received == payload

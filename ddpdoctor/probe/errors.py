@@ -1,4 +1,4 @@
-"""What the worker raises of its own accord."""
+"""The worker's own exceptions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class ShadowedModuleError(ImportError):
 
 
 class WrongValue(Exception):
-    """A collective returned other numbers than it must."""
+    """A collective returned wrong numbers."""
 
     def __init__(self, collective: str, index: int, value: str, expected: str) -> None:
         super().__init__(f"{collective} returned {value} instead of {expected} at element {index}")
         self.value = value
         self.expected = expected
         self.times = ""
-        """In how many of how many repetitions, "" where there were none."""
+        """In how many of how many repetitions, "" without repetitions."""
 
         self.culprit: int | None = None
-        """The rank that puts wrong numbers in, where all ranks got wrong ones out and only one of them can be to blame."""
+        """The rank that contributes wrong numbers, if all ranks got wrong results and only one rank explains them."""
 
     def __str__(self) -> str:
         words = f"{super().__str__()}, in {self.times} repetitions" if self.times else super().__str__()

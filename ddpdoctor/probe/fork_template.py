@@ -1,4 +1,4 @@
-"""The process that imports torch once and forks one worker a rank, before any CUDA call, for the local probe."""
+"""The process that imports torch once and forks one worker per rank, before any CUDA call, for the local probe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """`python -m ddpdoctor.probe.fork_template PARENT MESSAGES,CONTROL,OUTPUT …`: one group of descriptors a rank."""
+    """`python -m ddpdoctor.probe.fork_template PARENT MESSAGES,CONTROL,OUTPUT …`: one group of descriptors per rank."""
     die_with(int(sys.argv[1]))
     ranks = [tuple(int(fd) for fd in word.split(",")) for word in sys.argv[2:]]
     channels = [Channel(messages, control) for messages, control, _ in ranks]
@@ -31,14 +31,14 @@ def main() -> None:
 
     try:
         torch = load_torch(beat)
-    except BaseException as error:  # told for every rank: each of them would fail alike
+    except BaseException as error:  # reported for every rank: all of them would fail the same way
         for channel in channels:
             report_error(channel, error, "import_failed")
         os._exit(1)
     seconds = time.monotonic() - started
     pids = {_fork(torch, ranks, index, seconds): channel for index, channel in enumerate(channels)}
     for pid, channel in pids.items():
-        channel.say(pid=pid)  # a rank that is hurt before it can say so is known all the same
+        channel.say(pid=pid)  # the pid is known even if the worker dies before it reports it
     while pids:
         pid, status = os.wait()
         channel = pids.pop(pid)

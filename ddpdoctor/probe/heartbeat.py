@@ -1,7 +1,7 @@
-"""Heartbeats between hosts: each one keeps a connection to the echo of the next ones and asks them twice a second.
+"""Heartbeats between hosts: each host keeps connections to the echo servers of the next hosts and queries them regularly.
 
-It needs no store and no main thread, so that a stopped process, a dead one and a host that is gone are told apart from
-each other, and from one that is only slow.
+They need no store and no main thread, so a suspended process, a dead one, a lost host and a slow one can be
+distinguished.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["MOST_AT_HEAD", "Heartbeat", "check_process", "observe_host", "watche
 
 BEAT_SECONDS = 0.4
 ANSWER_SECONDS = 0.9
-"""How long a sign of life may take; it takes less than a millisecond unless the other machine is very busy."""
+"""How long an answer may take; it takes less than 1 ms unless the other machine is very busy."""
 CHECK_SECONDS = 0.6
 NEXT = 3
-"""How many of the following hosts each host watches: that many may vanish at once and are all named."""
+"""How many of the following hosts each host watches: this many may be lost at once and are all reported."""
 MOST_AT_HEAD = 64
-"""Up to so many hosts, all watch the process that hosts the store as well."""
+"""Up to this many hosts, all watch the process that hosts the store as well."""
 QUESTION_BYTES = 64
 
 
@@ -36,7 +36,7 @@ def watched(index: int, count: int) -> list[int]:
 
 
 class Heartbeat:
-    """Watches some hosts, each in a daemon thread, until `stop`; what is wrong with them comes up in `found`."""
+    """Watches some hosts, each in a daemon thread, until `stop`; problems are added to `found`."""
 
     def __init__(self, rank: int, cards: Sequence[HostCard], store_address: str) -> None:
         self.rank = rank
@@ -46,7 +46,7 @@ class Heartbeat:
             threading.Thread(target=self._watch, args=(card, store_address), daemon=True).start()
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """Report nothing more."""
         self._stopped.set()
 
     def _watch(self, card: HostCard, store_address: str) -> None:
@@ -58,23 +58,23 @@ class Heartbeat:
                 with connect(address, card.port, ANSWER_SECONDS) as link:
                     while echoes(link, card.token, QUESTION_BYTES, ANSWER_SECONDS):
                         last, has_answered = time.monotonic(), True
-                        select.select([link], [], [], BEAT_SECONDS)  # readable before that: the other end is gone
+                        select.select([link], [], [], BEAT_SECONDS)  # readable earlier: the other end is gone
                         if self._stopped.is_set():
                             return
             except OSError:
-                pass  # it is asked once more, on a new connection
-            kind, words = check_process(address, card)
+                pass  # it is checked again, on a new connection
+            kind, problem = check_process(address, card)
             if kind is not Kind.STOPPED and not has_answered:
-                return  # it was never reached: that is a matter of the link
+                return  # it was never reached: the link checks report that
             if kind is not None and not self._stopped.is_set():
                 who = f"the supervisor of rank {card.rank} on {card.host} (pid {card.pid})"
                 silent = f"no heartbeat for {time.monotonic() - last:.1f} s"
-                self.found.append(observe_host(card, kind, f"{who} {words} ({silent})", self.rank))
+                self.found.append(observe_host(card, kind, f"{who} {problem} ({silent})", self.rank))
                 return
 
 
 def observe_host(card: HostCard, kind: Kind, message: str, seen_by: int) -> Observation:
-    """About the supervisor that stands for a host."""
+    """An observation about the supervisor that represents a host."""
     return Observation(
         kind,
         message,
@@ -88,7 +88,7 @@ def observe_host(card: HostCard, kind: Kind, message: str, seen_by: int) -> Obse
 
 
 def check_process(address: str, card: HostCard) -> tuple[Kind | None, str]:
-    """What is wrong with a supervisor that fell silent, None when it answers after all."""
+    """The problem with a supervisor that stopped answering, None if it answers after all."""
     try:
         with connect(address, card.port, CHECK_SECONDS) as link:
             if echoes(link, card.token, QUESTION_BYTES, CHECK_SECONDS):
@@ -98,5 +98,5 @@ def check_process(address: str, card: HostCard) -> tuple[Kind | None, str]:
         if outcome_of(error) in (ConnectOutcome.REFUSED, ConnectOutcome.RESET):
             return Kind.DIED, "ended (its port is closed)"
         if error.errno in OUT_OF_FILES:
-            return None, ""  # that is about this process
+            return None, ""  # the problem is in this process
     return Kind.HOST_LOST, f"is no longer reachable, and neither is its host {address}"

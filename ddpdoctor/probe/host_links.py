@@ -1,4 +1,4 @@
-"""Data between hosts, tried by the supervisors before torch tries it: open ports, large packets, Gloo's own address."""
+"""Link checks between hosts by the supervisors, before torch connects: open ports, large packets, Gloo's own address."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from ddpdoctor.probe.hosts import HostCard
 __all__ = ["LinkChecks", "peers_of"]
 
 MOST_PEERS = 64
-"""Up to so many hosts every pair is tried; above, each host tries those 1, 2, 4, … places further on."""
+"""Up to this many hosts, every pair is tested; above, each host tests those at distances 1, 2, 4, …"""
 CONNECT_SECONDS = 2.3
-"""Long enough for the kernel to send a lost first packet once more."""
+"""Long enough for a retransmission of a lost SYN."""
 ANSWER_SECONDS = 1.5
 SMALL, LARGE = 64, 32 << 10
 SMALL_SEGMENT = 500
-"""Segments that pass wherever TCP passes at all."""
+"""Segments that pass on any working TCP path."""
 
 _SHOWN_AS = {
     ConnectOutcome.REFUSED: "refused",
     ConnectOutcome.RESET: "reset",
-    ConnectOutcome.NO_ANSWER: f"dropped: no answer within {CONNECT_SECONDS:.1f} s",
+    ConnectOutcome.NO_ANSWER: f"dropped (no answer within {CONNECT_SECONDS:.1f} s)",
     ConnectOutcome.NO_HOST: "unreachable",
-    ConnectOutcome.NO_ROUTE: "without a route",
-    ConnectOutcome.PROHIBITED: "forbidden",
+    ConnectOutcome.NO_ROUTE: "not routed",
+    ConnectOutcome.PROHIBITED: "blocked by a firewall",
 }
 
 
 class LinkFault(NamedTuple):
-    """What is wrong with the way to a peer, and how it showed; `outcome` where there was no connection."""
+    """The problem with the link to a peer, and how it was detected; `outcome` if there was no connection."""
 
     kind: Kind
     seen: str
@@ -46,7 +46,7 @@ class LinkFault(NamedTuple):
 
 
 def peers_of(index: int, count: int) -> list[int]:
-    """The hosts that one host tries."""
+    """The hosts that one host tests."""
     if count <= MOST_PEERS:
         return [other for other in range(count) if other != index]
     steps = (1 << power for power in range(count.bit_length()))
@@ -54,7 +54,7 @@ def peers_of(index: int, count: int) -> list[int]:
 
 
 class LinkChecks:
-    """One host's tries at its peers, all at once in threads; `found` when `is_done`."""
+    """One host's link checks, all in parallel in threads; the results are in `found` when `is_done`."""
 
     def __init__(self, own: HostCard, peers: Sequence[HostCard], store_address: str) -> None:
         self.own = own
@@ -68,7 +68,7 @@ class LinkChecks:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _try(self, peer: HostCard, store_address: str) -> None:
-        """Reach the peer where its packets come from, then where Gloo would have it reached."""
+        """Connect to the address that the peer's packets come from, then to the one that Gloo would advertise."""
         address = peer.address or store_address
         fault = check_link(address, peer)
         if fault is None and peer.gloo not in ("", address) and not is_loopback(peer.gloo):
@@ -103,9 +103,9 @@ class LinkChecks:
 
 
 def check_link(address: str, peer: HostCard) -> LinkFault | None:
-    """What is wrong with the way to a peer, None when nothing is.
+    """The problem with the link to a peer, None if there is none.
 
-    A peer that accepts and stays silent is stopped or busy: that is not a fault of the link.
+    A peer that accepts and stays silent is suspended or busy, which is not a link problem.
     """
     try:
         with connect(address, peer.port, CONNECT_SECONDS) as link:
@@ -120,13 +120,13 @@ def check_link(address: str, peer: HostCard) -> LinkFault | None:
             return _lossy(link)
     except OSError as error:
         if error.errno in OUT_OF_FILES:
-            return None  # that is about this process, not about the link
+            return None  # the problem is in this process, not on the link
         outcome = outcome_of(error)
         return LinkFault(Kind.LINK_BLOCKED, _SHOWN_AS.get(outcome) or os.strerror(error.errno or 0), outcome)
 
 
 def _lossy(link: socket.socket) -> LinkFault | None:
-    """Whether a connection on which nothing came back loses its packets; else its other end is stopped or busy."""
+    """Whether a silent connection loses packets; otherwise its other end is suspended or busy."""
     lost = lost_packets(link)
     seen = f"established, but {lost} packets were lost"
     return LinkFault(Kind.LINK_BLOCKED, seen, ConnectOutcome.NO_ANSWER) if lost else None

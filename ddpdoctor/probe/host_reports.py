@@ -1,4 +1,4 @@
-"""Reports of all ranks of a host as one record: what they share once, and in what each differs."""
+"""Reports of all ranks of a host as one record: common values once, and the differences per rank."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ __all__ = ["pack", "shown_reports", "unpack"]
 
 MOST_REPORTS = 256
 MOST_OF_A_KIND = 8
-"""Above MOST_REPORTS ranks, a verdict carries so many of those that waited, imported or computed longest or shortest."""
+"""Above MOST_REPORTS ranks, a verdict has this many of the ranks with the longest and shortest times of each kind."""
 
 
 def pack(reports: Sequence[RankReport]) -> dict[str, Any]:
     """One record of these reports, at least one."""
-    encoded = [encode(each) for each in reports]
+    encoded = [encode(report) for report in reports]
     first = encoded[0]
-    common = {name: value for name, value in first.items() if all(each.get(name) == value for each in encoded)}
-    own = [{name: value for name, value in each.items() if name not in common} for each in encoded]
+    common = {name: value for name, value in first.items() if all(values.get(name) == value for values in encoded)}
+    own = [{name: value for name, value in values.items() if name not in common} for values in encoded]
     return {"common": common, "ranks": own}
 
 
 def unpack(records: Iterable[dict[str, Any]]) -> list[RankReport]:
-    """The reports in these records, in order of rank; of one rank the last one."""
-    found: dict[int, RankReport] = {}
+    """The reports in these records, in order of rank; the last one per rank."""
+    reports: dict[int, RankReport] = {}
     for record in records:
         common = record["common"]
         for own in record["ranks"]:
-            words = {**common, **own}
-            if "nccl_warnings" in words:
-                words["nccl_warnings"] = tuple(words["nccl_warnings"])
-            report = RankReport(**words)
-            found[report.rank] = report
-    return [found[rank] for rank in sorted(found)]
+            values = {**common, **own}
+            if "nccl_warnings" in values:
+                values["nccl_warnings"] = tuple(values["nccl_warnings"])
+            report = RankReport(**values)
+            reports[report.rank] = report
+    return [reports[rank] for rank in sorted(reports)]
 
 
 def shown_reports(reports: Sequence[RankReport], named: Iterable[int] = ()) -> tuple[RankReport, ...]:
-    """All reports of a small job; of a large one those that are named, differ, warn, or stand at an end of the times."""
+    """All reports of a small job; of a large one, those that are named, differ, warn, or have extreme times."""
     if len(reports) <= MOST_REPORTS:
         return tuple(reports)
     wanted = set(named) | {r.rank for r in reports if r.traits or r.nccl_warnings or r.error}

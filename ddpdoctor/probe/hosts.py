@@ -1,4 +1,4 @@
-"""What each host of a job tells the others of itself: who stands for it, and where it can be reached."""
+"""What each host of a job publishes to the others: the supervisor that represents it, and its address."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True)
 class HostCard:
-    """One host: the supervisor that came first stands for it, and its echo answers at `port` with `token`.
+    """One host: the first supervisor to join represents it, and its echo server answers at `port` with `token`.
 
-    `address` is the one that packets to the store leave from, "" where that is no address for others: they take the
-    store's own. `gloo` is the address that Gloo would publish, and `gloo_source` where it has it from: the variable
-    GLOO_SOCKET_IFNAME, the hostname, "nothing" (then it is the loopback), or "" where that is not known.
+    `address` is the source address of packets to the store, "" if others cannot use it: they use the store's address.
+    `gloo` is the address that Gloo would advertise, and `gloo_source` its origin: the variable GLOO_SOCKET_IFNAME, the
+    hostname, "nothing" (then it is the loopback), or "" if unknown.
     """
 
     index: int
@@ -41,8 +41,8 @@ class HostCard:
 
 
 def gloo_address(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The address that Gloo would publish on this host, and where it has it from; "" for an interface that is not there, and
-    ("", "") where the resolver had not answered yet.
+    """The address that Gloo would advertise on this host, and its origin; "" for a missing interface, and ("", "") if the
+    lookup timed out.
 
     torch's ProcessGroupGloo: GLOO_SOCKET_IFNAME, else the first address of the hostname that can be bound, else the
     loopback.

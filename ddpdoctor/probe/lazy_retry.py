@@ -1,7 +1,7 @@
-"""After eager initialisation failed: the same once more, with communicators that NCCL creates lazily.
+"""A retry after eager initialization failed, with communicators that NCCL creates lazily.
 
-`device_id` makes init_process_group form the communicator at once. That has failed and hung by itself, so a job that
-would work without it must not be told that its GPUs are broken.
+`device_id` makes init_process_group create the communicator immediately. That alone has failed and hung before, and a job
+that works without it must not be reported as broken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORKS = "works"
 
 
 def is_worth_a_try(probe: Probe, seconds_left: float) -> bool:
-    """Whether NCCL failed while it initialised eagerly, and not because a process is gone or misplaced."""
+    """Whether NCCL failed in eager initialization, and not because a process is lost or misplaced."""
     causes = [o for o in probe.observations if o.is_cause]
     kinds = (Kind.EXCEPTION, Kind.PEER_ERROR, Kind.HANG)
     return (
@@ -33,7 +33,7 @@ def is_worth_a_try(probe: Probe, seconds_left: float) -> bool:
 
 
 def retry(rank_env: RankEnv, seconds: float) -> str:
-    """Run init and one checked all_reduce in a fresh worker without `device_id`; "works", or what went wrong."""
+    """Run init and one checked all_reduce in a fresh worker without `device_id`; "works", or the error."""
     end = time.monotonic() + min(seconds, LONGEST_SECONDS)
     (worker,) = adopt(begin(WORKER), [rank_env])
     try:

@@ -1,7 +1,7 @@
-"""`python -m ddpdoctor.probe.local`: the ranks of this machine alone, under one supervisor; prints facts as JSON.
+"""`python -m ddpdoctor.probe.local`: ranks on this machine only, under one supervisor; prints facts as JSON.
 
-The workers are forks of one process that imported torch once. They meet at a store that this process hosts on the
-loopback, and Gloo is bound to the loopback, so that neither names nor routes can disturb what is judged here.
+The workers are forks of one process that imported torch once. They use a store that this process hosts on loopback, and
+Gloo is bound to loopback, so that name resolution and routes cannot affect the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Probe, print, and leave nothing behind."""
+    """Probe, print, and clean up."""
     parser = argparse.ArgumentParser(prog="ddpdoctor.probe.local")
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--backend", default="auto")
@@ -37,17 +37,17 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _probe(begun: StartedWorker, options: argparse.Namespace) -> object:
-    """The probe's facts as JSON values. What it needs is imported only now, beside the template's import of torch."""
+    """The probe's facts as JSON values. Its imports run now, in parallel to the template's import of torch."""
     from ddpdoctor.facts.codec import encode
     from ddpdoctor.network.tcpstore.server import Server
     from ddpdoctor.probe.local_probe import LocalProbe
     from ddpdoctor.probe.rank_env import RankEnv, short_host
 
     server = Server("127.0.0.1", 0)
-    alike = {"launcher": "local", "world_size": options.nproc, "local_world_size": options.nproc, "node_rank": 0}
-    alike |= {"master_addr": "127.0.0.1", "master_port": server.port, "uses_agent_store": False}
-    alike |= {"prefix": "ddpdoctor/local/", "host": short_host()}
-    workers = adopt(begun, [RankEnv(rank=rank, local_rank=rank, **alike) for rank in range(options.nproc)])
+    common = {"launcher": "local", "world_size": options.nproc, "local_world_size": options.nproc, "node_rank": 0}
+    common |= {"master_addr": "127.0.0.1", "master_port": server.port, "uses_agent_store": False}
+    common |= {"prefix": "ddpdoctor/local/", "host": short_host()}
+    workers = adopt(begun, [RankEnv(rank=rank, local_rank=rank, **common) for rank in range(options.nproc)])
     try:
         return encode(LocalProbe(workers, server.port, options.backend, options.timeout).run())
     finally:

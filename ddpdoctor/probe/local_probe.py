@@ -1,4 +1,4 @@
-"""The supervisor of all ranks of one machine: every worker is at hand, so evidence needs no store."""
+"""The supervisor of all ranks of one machine: all workers are its children, so observations need no store."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ class LocalProbe:
         self.end = self.started + max(timeout - CLOSING_SECONDS, timeout / 2)
 
     def run(self) -> Probe:
-        """Let the workers go through every phase together; what went wrong, or what was measured."""
+        """Run the workers through all phases together; the problems, or the measurements."""
         found = self._until(lambda: all(worker.ready for worker in self.workers))
         if not found:
             self._go()
             found = self._until(lambda: all(worker.phase == "done" for worker in self.workers))
         first = self.workers[0]
-        offers = read_capabilities([each for worker in self.workers for each in worker.printed.transports.values()])
+        offers = read_capabilities(
+            [transport for worker in self.workers for transport in worker.printed.transports.values()]
+        )
         for worker in self.workers:
             worker.offers = offers
         return Probe(
@@ -70,12 +72,12 @@ class LocalProbe:
             )
 
     def _until(self, is_reached: Callable[[], bool]) -> list[Observation]:
-        """Wait; the evidence when something goes wrong before."""
+        """Wait until `is_reached`; the observations if a problem occurs before."""
         while True:
             files = [fd for worker in self.workers for fd in worker.files()]
             select.select(files, [], [], LOOK_SECONDS)
             if os.getppid() != self._parent:
-                raise SystemExit(1)  # it was killed: nobody waits for the answer
+                raise SystemExit(1)  # the parent was killed: no process waits for the answer
             found = self._look()
             if found:
                 return self._gather(found)
@@ -86,15 +88,15 @@ class LocalProbe:
         now = time.monotonic()
         for worker in self.workers:
             worker.read()
-        found = [seen for worker in self.workers if (seen := worker.look(now))]
+        found = [problem for worker in self.workers if (problem := worker.look(now))]
         if found:
             return found
         if any(worker.is_late(now) for worker in self.workers):
             return [worker.locate() for worker in self.workers if not worker.waits]
-        return [seen for worker in self.workers if now > self.end and (seen := worker.unfinished(now))]
+        return [late for worker in self.workers if now > self.end and (late := worker.unfinished(now))]
 
     def _gather(self, found: list[Observation]) -> list[Observation]:
-        """What else shows within the grace: the rank that failed first need not be the one that failed loudest."""
+        """More observations within the grace period: the first visible failure need not be the first one."""
         seen = {(o.kind, o.ranks): o for o in found}
         if not all(o.kind is Kind.PEER_ERROR for o in found):
             return list(seen.values())

@@ -1,6 +1,4 @@
-"""The ranks that are missing when the time is over: one observation for each node, or host, that the others waited
-for.
-"""
+"""The missing ranks at the timeout: one observation per node or host that the others waited for."""
 
 from __future__ import annotations
 
@@ -15,35 +13,33 @@ __all__ = ["cut_off_host", "never_joined", "not_joined_here", "unfinished_ranks"
 
 
 def never_joined(store_keys: StoreKeys, rank_env: RankEnv, seconds: float) -> list[Observation]:
-    """One observation for each node that did not join. Only the first rank to ask reads the whole log."""
+    """One observation per node that did not join. Only the first rank to ask reads the whole log."""
     if store_keys.store.add("late", 1) > 1:
         return []
     size = rank_env.local_world_size
     nodes: dict[int | None, list[int]] = {}
     for rank in store_keys.missing():
         nodes.setdefault(rank // size if size else None, []).append(rank)
-    found = []
+    observations = []
     for node, ranks in nodes.items():
         host = rank_env.host_of(node)
         where = "" if node is None else f" (node {node}{f', {host}' if host else ''})"
-        words = f"{_who(ranks)}{where} did not join within {seconds:.0f} s"
+        message = f"{_who(ranks)}{where} did not join within {seconds:.0f} s"
         master = f"{rank_env.master_addr}:{rank_env.master_port}"
         they, have = ("it", "has") if len(ranks) == 1 else ("they", "have")
         if rank_env.launcher == "torchrun":  # it starts ranks only after all nodes have joined
-            words += f"; torchrun started {'it' if len(ranks) == 1 else 'them'}, but {they} cannot reach {master}"
+            message += f"; torchrun started {'it' if len(ranks) == 1 else 'them'}, but {they} cannot reach {master}"
         elif rank_env.launcher == "env://":
             were = "was" if len(ranks) == 1 else "were"
-            words += f"; {they} {were} not started, or {have} another master than {master}"
-        found.append(
-            Observation(Kind.NEVER_JOINED, words, tuple(ranks), rank_env.rank, host, node_rank=node, phase="join")
+            message += f"; {they} {were} not started, or {have} a master other than {master}"
+        observations.append(
+            Observation(Kind.NEVER_JOINED, message, tuple(ranks), rank_env.rank, host, node_rank=node, phase="join")
         )
-    return found
+    return observations
 
 
 def not_joined_here(store_keys: StoreKeys, rank_env: RankEnv) -> list[Observation]:
-    """The ranks of this node that had not joined when torchrun's agent terminated the others, as it does when one has
-    ended.
-    """
+    """The ranks of this node that had not joined when torchrun's agent terminated the others, as it does after one ended."""
     if rank_env.launcher != TORCHRUN.title or rank_env.local_rank is None or rank_env.local_world_size is None:
         return []
     first = rank_env.rank - rank_env.local_rank
@@ -64,30 +60,30 @@ def not_joined_here(store_keys: StoreKeys, rank_env: RankEnv) -> list[Observatio
     ]
 
 
-def unfinished_ranks(store_keys: StoreKeys, rank_env: RankEnv, log: str, phase: str, words: str) -> list[Observation]:
-    """One observation for each host with ranks that have not written to the log."""
-    there = {record["rank"] for record in store_keys.log(log)}
+def unfinished_ranks(store_keys: StoreKeys, rank_env: RankEnv, log: str, phase: str, state: str) -> list[Observation]:
+    """One observation per host with ranks that have not written to the log."""
+    present = {record["rank"] for record in store_keys.log(log)}
     hosts: dict[str | None, list[int]] = {}
     for rank in range(rank_env.world_size):
-        if rank not in there:
+        if rank not in present:
             hosts.setdefault(store_keys.host_of(rank), []).append(rank)
-    found = []
+    observations = []
     for host, ranks in hosts.items():
-        message = f"{_who(ranks)}{f' on {host}' if host else ''} {words} when --timeout ran out"
-        found.append(Observation(Kind.OUT_OF_TIME, message, tuple(ranks), rank_env.rank, host, phase=phase))
-    return found
+        message = f"{_who(ranks)}{f' on {host}' if host else ''} {state} when --timeout ran out"
+        observations.append(Observation(Kind.OUT_OF_TIME, message, tuple(ranks), rank_env.rank, host, phase=phase))
+    return observations
 
 
 def cut_off_host(store_keys: StoreKeys, rank_env: RankEnv, evidence: Sequence[Observation]) -> Observation | None:
     """The host at the end of every closed link, none of whose ranks reported anything: the host or its network failed."""
-    common = set.intersection(*({each.host, each.peer} for each in evidence)) if evidence else set()
-    found = next(((host, ranks) for host, ranks in store_keys.unreported().items() if host in common), None)
-    if found is None:
+    common = set.intersection(*({link.host, link.peer} for link in evidence)) if evidence else set()
+    cut_off = next(((host, ranks) for host, ranks in store_keys.unreported().items() if host in common), None)
+    if cut_off is None:
         return None
-    host, ranks = found
-    node = next((each.node_rank for each in evidence if each.host == host), None)
-    words = f"{host} ({_who(ranks)}) is no longer reachable from the other hosts"
-    return Observation(Kind.HOST_LOST, words, tuple(ranks), rank_env.rank, host, node_rank=node, phase="mesh")
+    host, ranks = cut_off
+    node = next((link.node_rank for link in evidence if link.host == host), None)
+    message = f"{host} ({_who(ranks)}) is no longer reachable from the other hosts"
+    return Observation(Kind.HOST_LOST, message, tuple(ranks), rank_env.rank, host, node_rank=node, phase="mesh")
 
 
 def _who(ranks: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Files of the folder that a job starts in which take the place of modules that torch imports: a random.py, a torch/."""
+"""Files in the job's working folder that shadow modules which torch imports, such as random.py or torch/."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ STEP_SECONDS = 0.5
 IMPORT = (
     f"import faulthandler; faulthandler.dump_traceback_later({SECONDS}, exit=True); import torch, torch.distributed"
 )
-"""Where it has not ended after so long, it ends with its stack, which shows whether a file of this folder is at work."""
+"""If the import hangs, it ends with its stack, which shows whether a file of this folder is involved."""
 
 
 class ShadowedModule(NamedTuple):
-    """A module that a script in this folder does not get, and the file that it gets instead."""
+    """A shadowed module, and the file that a script in this folder imports instead."""
 
     module: str
     file: str
 
 
 def files(folder: str) -> list[ShadowedModule]:
-    """The modules in use here that a folder hides."""
+    """The modules in use that files of a folder shadow."""
     try:
         folder = os.path.abspath(folder)
         entries = os.listdir(folder)
     except OSError:
-        return []  # there is nothing to find in it, for nobody
+        return []  # the folder is unreadable for Python as well
     used = {name.partition(".")[0] for name in sys.modules} | {"torch"}
     elsewhere = [path for path in sys.path if path not in ("", folder)]
     found = []
@@ -50,9 +50,9 @@ def files(folder: str) -> list[ShadowedModule]:
 
 
 def import_failure(found: list[ShadowedModule], beat: Callable[[], None], folder: str = "") -> str | None:
-    """What Python says when a script in that folder imports torch; None when that works, or nothing is hidden.
+    """Python's error when a script in that folder imports torch; None if that works, or nothing is shadowed.
 
-    That takes as long as importing torch does: `beat` is called all the while.
+    It takes as long as importing torch; `beat` is called meanwhile.
     """
     if not found:
         return None
@@ -66,21 +66,21 @@ def import_failure(found: list[ShadowedModule], beat: Callable[[], None], folder
             in_child=lambda: die_with(parent),
         )
     except OSError:
-        return None  # it was not shown that they do any harm
+        return None  # unknown whether they cause the error
     for _ in range(int(2 * SECONDS / STEP_SECONDS)):
         try:
-            words = process.communicate(timeout=STEP_SECONDS)[1].decode("utf-8", "replace")
+            errors = process.communicate(timeout=STEP_SECONDS)[1].decode("utf-8", "replace")
         except subprocess.TimeoutExpired:
             beat()
             continue
         if not process.returncode:
             return None
-        return f"{words}\ntorch is not imported after {SECONDS} s" if words.startswith("Timeout (") else words
+        return f"{errors}\nimporting torch timed out after {SECONDS} s" if errors.startswith("Timeout (") else errors
     kill(process)
-    return None  # not even its stack was to be had
+    return None  # even its stack is unknown
 
 
 def explain(words: str, found: list[ShadowedModule]) -> ShadowedModule | None:
-    """The hidden module that an error is about, by its file or its name."""
-    by_file = (each for each in found if each.file in words)
-    return next(by_file, None) or next((each for each in found if f"'{each.module}'" in words), None)
+    """The shadowed module that an error message names, by its file or its name."""
+    by_file = (shadowed for shadowed in found if shadowed.file in words)
+    return next(by_file, None) or next((shadowed for shadowed in found if f"'{shadowed.module}'" in words), None)

@@ -1,7 +1,7 @@
-"""Pairs of ranks, one with the other: latency and bandwidth in both directions. Called with torch already imported.
+"""Measures pairs of ranks: latency and bandwidth in both directions. Called with torch already imported.
 
-Hosts are paired first, by one rank of each, so that no card carries two pairs at a time; then, where there are GPUs, the
-ranks with one local_rank across the hosts (a rail each) and the ranks of every host.
+Hosts are paired first, by one rank of each, so that no NIC carries two pairs at a time; then, with GPUs, the ranks with
+the same local_rank across the hosts (one rail each) and the ranks within every host.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = ["groups", "pair_up"]
 PINGS = 6
 SMALL_BYTES = 128 << 10
 SURE_TIMES = 3
-"""How often a small transfer is tried where a pair was slow before."""
+"""How often a small transfer is repeated for a pair that was slow before."""
 CPU_BYTES, GPU_BYTES = 1 << 20, 16 << 20
 TIMES = 5
 SLOW_SECONDS = 0.05
 """A small transfer that takes longer than this is not repeated with large ones."""
 PATIENT_SECONDS = 0.01
-"""Without a GPU a large transfer that should take longer than this is replaced by a smaller one."""
+"""Without a GPU, a large transfer that would take longer than this is replaced by a smaller one."""
 AGAIN = 2
 PAUSE_SECONDS = 1.0
 MOST_SUSPECTS = 8
 
 
 def groups(world_size: int, per_host: int, has_gpus: bool) -> list[list[list[int]]]:
-    """What is paired, one batch after the other: the hosts, by each rail where there are GPUs; then the GPUs of all hosts."""
+    """The groups to pair, in sequential batches: the hosts, per rail with GPUs; then the GPUs within all hosts."""
     hosts = world_size // per_host
     rails = range(per_host) if has_gpus else range(1)
     found = [[[host * per_host + rail for host in range(hosts)]] for rail in rails] if hosts > 1 else []
@@ -42,12 +42,12 @@ def groups(world_size: int, per_host: int, has_gpus: bool) -> list[list[list[int
 
 
 def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[PairSpeed]:
-    """Measure all pairs, and again what was slow; every rank calls this alike and has the same result."""
+    """Measure all pairs, and slow ones again; all ranks call this with the same arguments and get the same result."""
     found: list[PairSpeed] = []
     by_cpu = stage.device.type == "cpu"
     for batch in batches:
         rounds = zip_longest(*(schedule(group) for group in batch), fillvalue=())
-        pairs = _gather(stage, _measure(stage, [[pair for part in each for pair in part] for each in rounds]))
+        pairs = _gather(stage, _measure(stage, [[pair for part in parts for pair in part] for parts in rounds]))
         suspects = [pair for group in batch for pair in _suspects(_within(pairs, group), by_cpu)][:MOST_SUSPECTS]
         slow = dict.fromkeys(suspects, 0)
         for _ in range(AGAIN if suspects else 0):
@@ -65,8 +65,8 @@ def _within(pairs: Sequence[PairSpeed], group: Sequence[int]) -> list[PairSpeed]
 
 
 def _suspects(pairs: Sequence[PairSpeed], by_cpu: bool) -> list[tuple[int, int]]:
-    """The pairs to measure again: slow ones, and for an end that is slow with all its partners its two fastest."""
-    ends = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
+    """The pairs to measure again: slow ones, and for an end that is slow with all partners, its two fastest."""
+    ends = {slow.end for slow in slow_ends(pairs, by_cpu=by_cpu)}
     found = [(p.first, p.second) for p in slow_pairs(pairs, by_cpu=by_cpu)]
     for end in ends:
         own = [p for p in pairs if end in (p.first, p.second)]
@@ -76,14 +76,14 @@ def _suspects(pairs: Sequence[PairSpeed], by_cpu: bool) -> list[tuple[int, int]]
 
 
 def _slow(pairs: Sequence[PairSpeed], by_cpu: bool) -> set[tuple[int, int]]:
-    """The pairs that are slow, by themselves or with all others of one of their ends."""
-    ends = {each.end for each in slow_ends(pairs, by_cpu=by_cpu)}
+    """The pairs that are slow by themselves, or because one of their ends is slow with all partners."""
+    ends = {slow.end for slow in slow_ends(pairs, by_cpu=by_cpu)}
     own = {(p.first, p.second) for p in pairs if ends & {p.first, p.second}}
     return own | {(p.first, p.second) for p in slow_pairs(pairs, by_cpu=by_cpu)}
 
 
 def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]], *, is_sure: bool = False) -> list[PairSpeed]:
-    """This rank's part; what it measured where it is the first of a pair. To be sure takes longer: bad luck passes."""
+    """This rank's part; its measurements as the first of a pair. `is_sure` takes longer, to rule out chance."""
     found = []
     for pairs in rounds:
         for first, second in pairs:
@@ -103,12 +103,12 @@ def _lead(stage: Stage, peer: int, is_sure: bool) -> PairSpeed:
     _send(stage, peer, [size, times])
     there = min(_there(stage, peer, size) for _ in range(times))
     back = min(_back(stage, peer, size) for _ in range(times))
-    there, back = (seconds - min(latency, seconds / 2) for seconds in (there, back))  # a busy rank answers a ping late
+    there, back = (seconds - min(latency, seconds / 2) for seconds in (there, back))  # a busy rank answers pings late
     return PairSpeed(stage.rank, peer, latency, size / there / 1e9, size / back / 1e9)
 
 
 def _large(stage: Stage, small: float, is_sure: bool) -> int:
-    """The bytes of a transfer that shows the bandwidth, where SMALL_BYTES took `small` seconds."""
+    """The bytes of a transfer that shows the bandwidth, if SMALL_BYTES took `small` seconds."""
     if stage.device.type != "cpu":
         return GPU_BYTES
     is_quick = small * CPU_BYTES / SMALL_BYTES < PATIENT_SECONDS
@@ -138,7 +138,7 @@ def _ping(stage: Stage, peer: int) -> float:
 
 
 def _there(stage: Stage, peer: int, size: int) -> float:
-    """How long until the peer says that it has all."""
+    """Seconds until the peer confirms that it has received everything."""
     whole = stage.tensor(size // 8)
     stage.settle()
     started = time.perf_counter()
@@ -154,7 +154,7 @@ def _take(stage: Stage, peer: int, size: int) -> None:
 
 
 def _back(stage: Stage, peer: int, size: int) -> float:
-    """How long from asking the peer until all has come."""
+    """Seconds from the request to the peer until everything was received."""
     whole = stage.tensor(size // 8)
     stage.settle()
     started = time.perf_counter()
@@ -176,7 +176,7 @@ def _receive(stage: Stage, peer: int, count: int) -> list[float]:
 
 
 def _gather(stage: Stage, own: Sequence[PairSpeed]) -> list[PairSpeed]:
-    """What all ranks measured, on every rank: five numbers a pair, the same number of rows from each."""
+    """The measurements of all ranks, on every rank: five numbers per pair, the same number of rows from each rank."""
     rows = stage.tensor(1, len(own))
     stage.dist.all_reduce(rows, stage.dist.ReduceOp.MAX)
     count = int(rows[0])
@@ -190,8 +190,8 @@ def _gather(stage: Stage, own: Sequence[PairSpeed]) -> list[PairSpeed]:
     stage.dist.all_gather(everyone, mine)
     stage.settle()
     found = []
-    for each in everyone:
-        numbers = each.tolist()
+    for rows_of_rank in everyone:
+        numbers = rows_of_rank.tolist()
         for at in range(0, len(numbers), 5):
             first, second, *speeds = numbers[at : at + 5]
             if second > first or speeds[0]:

@@ -1,4 +1,4 @@
-"""The other ranks as far as they are watched: those of this host through /proc, the other hosts by heartbeat and link checks."""
+"""Watches the other ranks: those of this host through /proc, the other hosts with heartbeats and link checks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["PeerMonitor"]
 REFRESH_SECONDS = 1.0
 RARELY_SECONDS = 5.0
 MOST_OFTEN = 1024
-"""With more ranks than these, each asks its store RARELY_SECONDS apart whether it is still there."""
+"""With more ranks than this, each checks only every RARELY_SECONDS whether its store still responds."""
 CHECKS = 2
-"""How often a process must not answer until it counts as stopped: it may have been for a moment."""
+"""How often in a row a process must not answer to count as suspended: it may be suspended briefly."""
 SUPERVISORS_SECONDS = 0.25
 HEAD = "head"
-"""The name under which the process that hosts the store leaves its card."""
+"""The key under which the process that hosts the store publishes its card."""
 NO_HOST = -1
 
 
 class PeerMonitor:
-    """What one rank does to know of the others. `card` is set where it stands for its host; `news_fd`, where there is
-    one, tells of nodes that are gone.
+    """One rank's monitoring of the others. `card` is set if it represents its host; `notices_fd`, if set, has notices
+    about lost nodes.
     """
 
     def __init__(self, rank_env: RankEnv, supervisors: LocalSupervisors | None = None) -> None:
@@ -58,7 +58,7 @@ class PeerMonitor:
         self._next = 0.0
 
     def register_host(self, store_keys: StoreKeys) -> None:
-        """Stand for this host where nobody does yet, and for the store where it is ours; on one host alone nobody needs that."""
+        """Represent this host if no rank does yet, and the store if this process hosts it; not needed on a single host."""
         rank_env = self.rank_env
         if rank_env.local_world_size == rank_env.world_size:
             return
@@ -86,7 +86,7 @@ class PeerMonitor:
             store_keys.post(card, HEAD)
 
     def watch_peers(self, store_keys: StoreKeys) -> None:
-        """All have come: watch this host's ranks, and try the links to the other hosts."""
+        """After all ranks joined: watch this host's ranks, and check the links to the other hosts."""
         self._has_met = True
         self.local_peers.update(store_keys.local_peers())
         self._find_head(store_keys)
@@ -106,24 +106,24 @@ class PeerMonitor:
         self._seen_gone = self._heartbeat.found
 
     def _find_head(self, store_keys: StoreKeys) -> None:
-        """Get to know the process that hosts the store, where it is ours and on another host."""
+        """Read the card of the process that hosts the store, if that is a supervisor on another host."""
         if self._head is None and not self.rank_env.uses_agent_store and not self._is_head_here:
             self._head = store_keys.card(HEAD)
 
     @property
     def _is_head_here(self) -> bool:
-        return self.rank_env.rank == 0 or any(each.rank == 0 for each in self.local_peers.others)
+        return self.rank_env.rank == 0 or any(peer.rank == 0 for peer in self.local_peers.others)
 
     @property
     def links_are_checked(self) -> bool:
         return self._link_checks is None or self._link_checks.is_done
 
     def links(self) -> list[Observation]:
-        """What is wrong with the links from this host."""
+        """The problems of the links from this host."""
         return self._link_checks.found if self._link_checks is not None else []
 
     def gloo(self) -> Observation | None:
-        """Why Gloo cannot work with the address that it would publish here, None if it can."""
+        """Why Gloo cannot work with the address that it would advertise here, None if it can."""
         if self.hosts < 2 and not os.environ.get("GLOO_SOCKET_IFNAME"):
             return None
         address, source = gloo_address(os.environ)
@@ -135,30 +135,30 @@ class PeerMonitor:
         if self.hosts < 2 or not is_loopback(address):
             return None
         why = {
-            "GLOO_SOCKET_IFNAME": f"{given} is the loopback",
+            "GLOO_SOCKET_IFNAME": f"{given} is the loopback interface",
             "hostname": f"the hostname resolves to {address}",
             "nothing": "the hostname resolves to no address of this host",
         }[source]
-        words = f"{why}, so Gloo would publish {address}"
-        return self._about_gloo(Kind.GLOO_LOOPBACK, words, given if source == "GLOO_SOCKET_IFNAME" else address)
+        problem = f"{why}, so Gloo would publish {address}"
+        return self._about_gloo(Kind.GLOO_LOOPBACK, problem, given if source == "GLOO_SOCKET_IFNAME" else address)
 
-    def _about_gloo(self, kind: Kind, words: str, value: str) -> Observation:
-        words = f"on {self.rank_env.host} {words}"
-        return self.rank_env.observe(kind, words, local_rank=None, phase="init", value=value)
+    def _about_gloo(self, kind: Kind, problem: str, value: str) -> Observation:
+        message = f"on {self.rank_env.host}, {problem}"
+        return self.rank_env.observe(kind, message, local_rank=None, phase="init", value=value)
 
     def refresh(self, store_keys: StoreKeys, now: float) -> None:
-        """Now and then, between waits: while ranks still come, watch those of this host that came meanwhile."""
+        """Called between waits: until all ranks have joined, watch the new ones of this host."""
         self._next = now + (REFRESH_SECONDS if self.rank_env.world_size <= MOST_OFTEN else RARELY_SECONDS)
         if not self._has_met:
             self.local_peers.update(store_keys.local_peers())
             self._find_head(store_keys)
 
     def is_due(self, now: float) -> bool:
-        """Whether to call a wait off and `refresh`: a store that was stopped shows only when it is asked something."""
+        """Whether to cancel a wait and `refresh`: a suspended store is only noticed when it gets a request."""
         return now >= self._next and not (self._has_met and self._watches_store)
 
     def look(self, now: float, phase: str) -> Observation | None:
-        """A rank of this host that does not run, or another host that sends nothing."""
+        """A rank of this host that does not run, or another host that does not respond."""
         supervisors = self._supervisors
         if supervisors is not None and not self._has_met and now >= self._next_supervisors:
             self._next_supervisors = now + SUPERVISORS_SECONDS
@@ -174,19 +174,19 @@ class PeerMonitor:
         return found
 
     def stop_heartbeat(self) -> None:
-        """Watch the other hosts no longer: each one ends by itself now."""
+        """Stop watching the other hosts: each one ends by itself now."""
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None
 
     def is_store_gone(self, store_address: str) -> bool:
-        """Whether the process that hosts the store does not run, as far as that can be seen from here."""
+        """Whether the process that hosts the store does not run, as far as this rank can see."""
         if self.rank_env.uses_agent_store:
             return self._card is not None and (self._head_is_lost() is not None or self._is_cut_off(store_address))
         return self.local_peers.is_gone(0, time.monotonic()) or self._check_head(store_address)[0] is not None
 
     def _check_head(self, store_address: str) -> tuple[Kind | None, str]:
-        """What is wrong with the process that hosts the store; asked until something is."""
+        """The problem with the process that hosts the store; checked until there is one."""
         if self._answer[0] is None and self._head is not None:
             for _ in range(CHECKS):
                 self._answer = check_process(self._head.address or store_address, self._head)
@@ -195,30 +195,30 @@ class PeerMonitor:
         return self._answer
 
     def host_of_head(self) -> str | None:
-        """The host of rank 0, where its agent hosts the store; None when it is not one of those known here."""
+        """The host of rank 0, whose agent hosts the store; None if it is not known here."""
         if self._is_head_here:
             return self.rank_env.host
         return next((card.host for card in self._others if card.rank == 0), None)
 
     def lost(self, store_address: str) -> Observation | None:
-        """The store is gone: what is wrong with its host, or with this one; None when nothing is, or it is not known."""
+        """After the store was lost: the problem with its host, or with this one; None if there is none or it is unknown."""
         card, own = self._head, self._card
-        kind, words = self._check_head(store_address)
+        kind, problem = self._check_head(store_address)
         may_be_cut = self.rank_env.uses_agent_store or kind is Kind.HOST_LOST
         if own is not None and may_be_cut and self._is_cut_off((card and card.address) or store_address):
             return self._is_lost(own)
         if card is None or kind is None:
             return self._head_is_lost()
         return observe_host(
-            card, kind, f"the supervisor on {card.host} that hosts the store {words}", self.rank_env.rank
+            card, kind, f"the supervisor on {card.host} that hosts the store {problem}", self.rank_env.rank
         )
 
     def _head_is_lost(self) -> Observation | None:
-        """What was seen of the host of rank 0, whose agent hosts the store, when it went away."""
+        """The observation that the host of rank 0, whose agent hosts the store, was lost."""
         return next((o for o in list(self._seen_gone) if o.kind is Kind.HOST_LOST and o.ranks == (0,)), None)
 
     def _cut_off(self) -> Observation | None:
-        """That it is this host which is gone, where another one seems to be."""
+        """The observation that this host is cut off, if another host seems to be lost."""
         assert self._heartbeat is not None
         own, seen = self._card, self._heartbeat.found[0]
         address = next((card.address for card in self._others if card.host == seen.host), "")
@@ -230,8 +230,8 @@ class PeerMonitor:
         return observe_host(own, Kind.HOST_LOST, cut, self.rank_env.rank)
 
     def _is_cut_off(self, address: str, lost: str | None = None) -> bool:
-        """Whether this host reaches nobody: it has no route any more, or of the others none answers, besides the one that is
-        `lost`: without a name, the one that hosts the store.
+        """Whether this host reaches no other host: it has no route any more, or none answers apart from `lost`, by default the
+        host of the store.
         """
         if source_address(address) is None:
             return True
@@ -240,7 +240,7 @@ class PeerMonitor:
         return bool(others) and all(check_process(card.address, card)[0] is Kind.HOST_LOST for card in others[:3])
 
     def leave(self) -> None:
-        """Watch and answer no longer."""
+        """Stop watching and answering."""
         self.stop_heartbeat()
         if self._echo is not None:
             self._echo.close()

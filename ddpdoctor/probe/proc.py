@@ -1,4 +1,4 @@
-"""What /proc says of a process: the same answer for a child, another rank and a foreign process, without their help."""
+"""Process states from /proc: the same for a child, another rank and a foreign process, without their cooperation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 __all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "die_with", "read_stat", "resident_bytes"]
 
 STOPPED_SECONDS = 1.3
-"""How long a process may be stopped and is not to blame: checkpoints, debuggers and schedulers do that for a moment."""
+"""How long a process may be suspended without an observation: checkpoints, debuggers and schedulers do that briefly."""
 
 
 @dataclass(frozen=True)
 class ProcStat:
-    """`state` is the letter of /proc/PID/stat; `ticks` is CPU time in clock ticks, `faults` are pages that were mapped or read;
-    `started` tells pids apart.
+    """`state` is the letter of /proc/PID/stat; `ticks` is CPU time in clock ticks, `faults` are page faults;
+    `started` distinguishes processes with the same pid.
     """
 
     state: str
@@ -25,10 +25,10 @@ class ProcStat:
 
 
 def read_stat(pid: int) -> ProcStat | None:
-    """The process's state, None when there is none of that pid.
+    """The process's state, None if there is no process with that pid.
 
     Raises:
-        OSError: no file can be opened any more.
+        OSError: out of file descriptors.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -49,8 +49,8 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent ends, however that happens."""
-    import ctypes  # only workers need it
+    """Ask the kernel to kill this process when its parent ends for any reason."""
+    import ctypes  # imported by workers only
 
     pr_set_pdeathsig = 1
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
@@ -59,20 +59,20 @@ def die_with(parent: int) -> None:
 
 
 class ForeignProcess:
-    """A process that is somebody else's child, to whoever handles it like one of his own: it is neither ended nor reaped."""
+    """Another process's child with the interface of a Popen: it is neither killed nor reaped."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._born = read_stat(pid)
 
     def poll(self) -> int | None:
-        """None while it runs. How it ended only its parent can know: nobody but the kernel ends it without a word."""
+        """None while it runs. Its exit code is only known to its parent, so an unreported end counts as SIGKILL."""
         now = read_stat(self.pid)
         is_same = now is not None and self._born is not None and now.started == self._born.started
         return None if is_same and now is not None and now.state != "Z" else -signal.SIGKILL
 
     def kill(self) -> None:
-        """Its parent does that."""
+        """Done by its parent."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Its parent does that."""
+        """Done by its parent."""

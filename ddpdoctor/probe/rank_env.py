@@ -1,4 +1,4 @@
-"""Where a rank stands: what the environment that its launcher gave it says, and where its job would meet."""
+"""A rank's place in the job: from the environment that its launcher set, and the address of its job's store."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 OWN_LAUNCHER = "ddpdoctor probe"
 FIRST_PORT = 15000
 PORTS = 10000
-"""Where a scheduler gives ranks but no master, the port is one of these, by the number of the job."""
+"""If a scheduler sets ranks but no master, the port is one of these, chosen by the job id."""
 
 MOST_NODES = 65536
 MOST_RANKS = 1 << 20
 
 
 class BadEnvironment(Exception):
-    """The environment does not say where this rank stands; the text quotes the variable."""
+    """The environment does not define this rank's place; the message quotes the variable."""
 
 
 class NoLauncherError(BadEnvironment):
@@ -44,8 +44,8 @@ class NoLauncherError(BadEnvironment):
 class RankEnv:
     """One rank's environment. `uses_agent_store`: torchrun's agent hosts the store, else rank 0's supervisor does.
 
-    `local_rank` and `node_rank` are None where no variable tells. `prefix` keeps this probe's keys apart from others'.
-    `hosts` are the names of all nodes by node_rank where the scheduler tells them, else ().
+    `local_rank` and `node_rank` are None if no variable has them. `prefix` separates this probe's keys from others'.
+    `hosts` are the names of all nodes by node_rank if the scheduler lists them, else ().
     """
 
     launcher: str
@@ -67,12 +67,12 @@ class RankEnv:
 
     @property
     def name(self) -> str:
-        """How sentences call this rank."""
+        """How messages name this rank."""
         return f"rank {self.rank} on {self.host}"
 
     @property
     def may_be_ended(self) -> bool:
-        """Whether the launcher ends all ranks, without giving them time, as soon as one ends with a failure."""
+        """Whether the launcher kills all ranks immediately as soon as one fails."""
         return self.launcher not in (OWN_LAUNCHER, BY_HAND.title, TORCHRUN.title)
 
     def observe(self, kind: Kind, message: str, **details: Any) -> Observation:
@@ -81,22 +81,22 @@ class RankEnv:
         return Observation(kind, message, (self.rank,), self.rank, **(where | details))
 
     def host_of(self, node: int | None) -> str | None:
-        """The short name of a node, where the scheduler names the nodes and all have as many ranks as this one."""
+        """The short name of a node, if the scheduler lists the nodes and all have the same number of ranks."""
         alike = len(self.hosts) * (self.local_world_size or 0) == self.world_size
         return self.hosts[node].partition(".")[0] if alike and node is not None and node < len(self.hosts) else None
 
 
 def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv:
-    """This rank's place. RANK and WORLD_SIZE count before a scheduler's own numbers, because torch reads only them.
+    """This rank's place. RANK and WORLD_SIZE have priority over a scheduler's variables, because torch reads only them.
 
-    `job` is a number that all ranks of this node share and other jobs do not; None takes the parent's pid.
+    `job` is a number that all ranks of this node share and other jobs do not; by default the parent's pid.
 
     Raises:
-        BadEnvironment: no launcher is recognised, or a variable is missing or no number.
+        BadEnvironment: no launcher is recognized, or a variable is missing or not a number.
     """
     variables = dict(environ)
-    told = Environ(variables=variables)
-    row = told.launcher
+    place = Environ(variables=variables)
+    row = place.launcher
     if row is None:
         for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
             if environ.get(name):
@@ -107,7 +107,7 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
     world_size = _number(environ, _name(environ, counts.world_size), 1, MOST_RANKS)
     if environ.get("LOCAL_RANK"):  # scripts choose their GPU by it
         _number(environ, "LOCAL_RANK", 0)
-    master = _master(environ, told, row, world_size, os.getppid() if job is None else job)
+    master = _master(environ, place, row, world_size, os.getppid() if job is None else job)
     ours = environ.get("DDPDOCTOR_RUN")
     return RankEnv(
         launcher=OWN_LAUNCHER
@@ -117,9 +117,9 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
         else f"{row.title}, RANK by hand",
         rank=rank,
         world_size=world_size,
-        local_rank=told.local_rank if told.local_rank is not None else told.integer("LOCAL_RANK"),
-        local_world_size=told.local_world_size,
-        node_rank=told.node_rank,
+        local_rank=place.local_rank if place.local_rank is not None else place.integer("LOCAL_RANK"),
+        local_world_size=place.local_world_size,
+        node_rank=place.node_rank,
         master_addr=master[0],
         master_port=master[1],
         uses_agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
@@ -130,10 +130,10 @@ def read_rank_env(environ: Mapping[str, str], job: int | None = None) -> RankEnv
 
 
 def read_rank_env_outside(environ: Mapping[str, str]) -> RankEnv:
-    """Where a rank can tell the others that it has no place among them: the master alone is read.
+    """The master only, for a rank without a valid place that reports this to the others.
 
     Raises:
-        BadEnvironment: not even that is known.
+        BadEnvironment: even the master is unknown.
     """
     address, port = _needed(environ, "MASTER_ADDR"), _port(environ)
     uses_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -150,26 +150,26 @@ def _hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _name(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """The first of these variables that is set, the first one of all when none is."""
+    """The first of these variables that is set, or the first one if none is."""
     return next((name for name in names if environ.get(name)), names[0] if names else "RANK")
 
 
 def _master(
-    environ: Mapping[str, str], told: Environ, row: LauncherMarks, world_size: int, parent: int
+    environ: Mapping[str, str], place: Environ, row: LauncherMarks, world_size: int, parent: int
 ) -> tuple[str, int]:
-    """MASTER_ADDR and MASTER_PORT. Without both, a scheduler's task takes what every task can work out alike.
+    """MASTER_ADDR and MASTER_PORT. If neither is set, a scheduler's task uses values that all tasks can derive.
 
-    That is the first node of the step, or this node when all ranks are here, and a port made of the job's number.
-    A script under srun or mpirun does the same, so a preflight in its place should not ask for more.
+    These are the first node of the step, or this node if all ranks are on it, and a port derived from the job id.
+    Scripts under srun or mpirun do the same, so a preflight should not require more.
     """
     if environ.get("MASTER_ADDR") or environ.get("MASTER_PORT") or row is BY_HAND or row.name == "torchrun":
         return _needed(environ, "MASTER_ADDR"), _port(environ)
-    here = told.local_world_size == world_size or told.is_multi_node is False
+    here = place.local_world_size == world_size or place.is_multi_node is False
     host = "127.0.0.1" if here else next(iter(_hosts(environ)), "")
     if not host:
         return _needed(environ, "MASTER_ADDR"), _port(environ)
-    job = told.integer("SLURM_JOB_ID")
-    step = told.integer("SLURM_STEP_ID") or 0
+    job = place.integer("SLURM_JOB_ID")
+    step = place.integer("SLURM_STEP_ID") or 0
     number = parent if job is None else job + 7 * step
     return host, FIRST_PORT + number % PORTS
 
@@ -180,10 +180,10 @@ def node_names(nodes: str) -> tuple[str, ...]:
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes.strip()):
         before, _, rest = part.partition("[")
         ranges, _, after = rest.partition("]")
-        for each in ranges.split(","):
-            first, _, last = each.strip().partition("-")
+        for numbers in ranges.split(","):
+            first, _, last = numbers.strip().partition("-")
             if not first.isdecimal():
-                found.append(f"{before}{each}{after}")
+                found.append(f"{before}{numbers}{after}")
                 continue
             end = int(last) if last.isdecimal() else int(first)
             found += [f"{before}{n:0{len(first)}d}{after}" for n in range(int(first), end + 1)[:MOST_NODES]]
@@ -202,7 +202,7 @@ def host_key() -> str:
             boot = file.read().strip()
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
-        return f"{socket.gethostname()}/{os.getpid()}"  # without /proc nobody can be watched: alone on this host
+        return f"{socket.gethostname()}/{os.getpid()}"  # without /proc no process can be watched: treat it as alone on this host
     return f"{socket.gethostname()}/{boot}/{space}"
 
 

@@ -1,4 +1,4 @@
-"""What a rank says at its end: the report where it is this node's turn, torchrun's error file, the exit code."""
+"""A rank's output at its end: the report if it is the node's reporter, torchrun's error file, the exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT_SECONDS = 15.0
 
 
 def write_report(probe: Probe, rank_env: RankEnv | None, is_first: bool, options: Any, started: float) -> int:
-    """Print, write and hand on the verdict, if this rank `is_first` on its node. Returns the exit code of this rank."""
+    """Print, write and pass on the verdict, if this rank `is_first` on its node. Returns the exit code of this rank."""
     if probe.has_failed:
         _write_error_file(probe)
     code = 3 if probe.out_of_time else 1 if probe.has_failed and options.fail_on != "never" else 0
@@ -39,21 +39,21 @@ def write_report(probe: Probe, rank_env: RankEnv | None, is_first: bool, options
 
 
 def _write_error_file(probe: Probe) -> None:
-    """torchrun prints what stands in this file as the traceback of the failure."""
+    """torchrun prints the contents of this file as the traceback of the failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    words = headline(probe)
-    extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
+    message = headline(probe)
+    extra = {"py_callstack": message, "timestamp": str(int(time.time()))}
     try:
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"message": {"message": words, "extraInfo": extra}}, file)
+            json.dump({"message": {"message": message, "extraInfo": extra}}, file)
     except OSError as error:
-        print(f"ddpdoctor.probe: {path} could not be written: {error.strerror}", file=sys.stderr)
+        print(f"ddpdoctor.probe: {path}: {error.strerror}", file=sys.stderr)
 
 
 def headline(probe: Probe) -> str:
-    """The verdict in one sentence."""
+    """The verdict as one line."""
     causes = [o.message for o in probe.observations if o.is_cause]
     more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
     return f"ddpdoctor probe: {causes[0]}{more}" if causes else f"ddpdoctor probe: all {probe.world_size} ranks passed"
@@ -68,10 +68,10 @@ def _print_headline(probe: Probe, rank_env: RankEnv | None, options: Any) -> Non
 
 
 def _report(probe: Probe, rank_env: RankEnv | None, options: Any, started: float, is_head: bool, code: int) -> int:
-    """Have a child judge the facts and write the report: it needs the rules and rich, which no supervisor loads."""
+    """Start a child that judges the facts and writes the report: it imports the rules and rich, which supervisors do not."""
     order = {"probe": encode(probe), "options": vars(options), "started": started, "is_head": is_head}
     order["host"] = rank_env.host if rank_env else ""
-    # A session of its own: a launcher that ends this rank's group meanwhile must not cost the report.
+    # In its own session, so that a launcher that kills this rank's process group does not kill the report.
     try:
         child = start(command("ddpdoctor.cli.probe_report"), stdin=subprocess.PIPE)
     except OSError as error:

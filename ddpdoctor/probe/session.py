@@ -1,4 +1,4 @@
-"""One rank from its start to the verdict, as its supervisor goes through it: meet, import, run, agree."""
+"""One rank from its start to the verdict, in its supervisor: join, import torch, run, agree."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from ddpdoctor.probe.worker_handle import WorkerHandle
 __all__ = ["RankSession"]
 
 CLOSING_SECONDS = 2.5
-"""What is kept of --timeout for the verdict and the report."""
+"""The part of `--timeout` that is reserved for the verdict and the report."""
 LOOK_SECONDS = 0.1
 STAY_SECONDS = 10.0
-"""How long a failed rank stays until rank 0 has told why, where its launcher would end that one as well."""
+"""How long a failed rank waits for rank 0's report, if the launcher would kill rank 0 as soon as another rank ends."""
 JUDGING_SECONDS = 1.0
-"""How much longer, where rank 0 hands over what is known to somebody who tells it."""
+"""How much longer, if rank 0 passes the result to another process that reports it."""
 LOOPBACK = "127.0.0.1"
 REPORTING_SECONDS = 3.0
-"""How long a rank that failed on its own tries to reach the others."""
+"""How long a rank that failed by itself tries to reach the others."""
 
 
 class RankSession(VerdictMixin):
@@ -57,7 +57,7 @@ class RankSession(VerdictMixin):
         self.join_until = min(self.started + options.join_timeout, self.end)
         self.server: Server | None = None
         self.gone: set[int] = set()
-        """The ranks whose supervisors are not there to say goodbye."""
+        """The ranks whose supervisors are gone and will not say goodbye."""
         self._hands_over: bool = options.hand_over
         self._stay_seconds = 0.0
         self.signal: int | None = None
@@ -69,7 +69,7 @@ class RankSession(VerdictMixin):
         self.signal = self.signal or number
 
     def run(self) -> Probe:
-        """The verdict on all ranks: what went wrong, or what was measured.
+        """The verdict on all ranks: the problems, or the measurements.
 
         Raises:
             Interrupted: Ctrl-C.
@@ -81,7 +81,7 @@ class RankSession(VerdictMixin):
                 raise
             probe = self.fail((self._out_of_files(),))
         found = probe.seen(Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
-        self.gone = {rank for each in found for rank in each.ranks if rank != each.seen_by}
+        self.gone = {rank for lost in found for rank in lost.ranks if rank != lost.seen_by}
         self._stay_seconds = STAY_SECONDS if probe.has_failed and self.rank_env.may_be_ended else 0.0
         return probe
 
@@ -100,7 +100,7 @@ class RankSession(VerdictMixin):
             return self.judge_alone(lost)
 
     def _reach_to_report(self, trouble: ProbeFailure) -> None:
-        """A rank that failed before it reached the store still tells the others why, and the one that hosts it always can."""
+        """Reach the store after a failure, to report it to the others; the host of the store always can."""
         rank_env = self.rank_env if self.server is None else replace(self.rank_env, master_addr=LOOPBACK)
         if self.store_keys is not None or (
             self.server is None and any(o.phase == "connect" for o in trouble.observations)
@@ -110,10 +110,10 @@ class RankSession(VerdictMixin):
             self.store_keys = reach_store(rank_env, time.monotonic() + REPORTING_SECONDS, lambda: None)
             self.store_keys.arrive()
         except ProbeFailure:
-            return  # nobody can be told
+            return  # the other ranks are unreachable
 
     def leave(self) -> None:
-        """Let the store go once the others have read what they need."""
+        """Close the store once the others have read what they need."""
         signal.set_wakeup_fd(-1)
         self.peer_monitor.leave()
         close_server(self.server, self.store_keys, self.rank_env.world_size - len(self.gone), self._stay_seconds)
@@ -121,10 +121,10 @@ class RankSession(VerdictMixin):
             time.sleep(JUDGING_SECONDS)
 
     def check(self) -> None:
-        """Look at everything that can be known without the store.
+        """Check everything that is known without the store.
 
         Raises:
-            ProbeFailure: something is wrong with this rank or a local peer.
+            ProbeFailure: this rank or a local peer has a problem.
             Interrupted: Ctrl-C.
         """
         now = time.monotonic()
@@ -141,25 +141,25 @@ class RankSession(VerdictMixin):
         if found is None and self.server is not None and self.server.is_out_of_files:
             found = self._out_of_files()
         if found is None and self.signal == signal.SIGTERM:
-            found = self.worker.observe(Kind.TERMINATED, f"{self.rank_env.name} was told to end (SIGTERM)")
+            found = self.worker.observe(Kind.TERMINATED, f"{self.rank_env.name} was terminated (SIGTERM)")
         if found is not None:
             raise ProbeFailure(found)
 
     def _out_of_files(self) -> Observation:
-        """About this process. Its worker ends, so that there are files for what is still to be told."""
+        """An observation about this process. Its worker is ended to free file descriptors for the report."""
         count = file_limit()
-        found = self.worker.observe(Kind.OUT_OF_FILES, f"{self.rank_env.name} may open {count} files, and needs more")
+        found = self.worker.observe(Kind.OUT_OF_FILES, f"{self.rank_env.name} reached its limit of {count} open files")
         self.worker.end()
         return replace(found, value=str(count))
 
     def _tell_interrupt(self) -> None:
         if self.store_keys is not None:
-            words = f"{self.rank_env.name} was interrupted (SIGINT)"
+            message = f"{self.rank_env.name} was interrupted (SIGINT)"
             self._unwait()
-            self.store_keys.fail(self.worker.report(), [self.worker.observe(Kind.TERMINATED, words)])
+            self.store_keys.fail(self.worker.report(), [self.worker.observe(Kind.TERMINATED, message)])
 
     def _unwait(self) -> bool:
-        """Call the wait off; whether what was waited for has come meanwhile."""
+        """Cancel the wait; whether the step was reached meanwhile."""
         if self.store_keys is None or not self._waiting:
             return False
         self._waiting = False
@@ -168,10 +168,10 @@ class RankSession(VerdictMixin):
     _waiting = False
 
     def _wait(self, step: str, until: float, reached: Callable[[], bool] = lambda: False) -> bytes | None:
-        """Wait for a step of all ranks, watching meanwhile; its value, None when `until` has passed or `reached` says so.
+        """Wait for a step of all ranks, with checks meanwhile; its value, None after `until` or when `reached` returns True.
 
         Raises:
-            ProbeFailure: a rank failed: here (with what was seen), or elsewhere (without).
+            ProbeFailure: this rank failed (with observations), or another one (without).
         """
         store_keys = self._store_keys
         store_keys.store.wait_begin(f"go/{step}")
@@ -192,7 +192,7 @@ class RankSession(VerdictMixin):
                 value = store_keys.store.get(f"go/{step}") or FAILED
                 if value == FAILED:
                     raise
-                return value  # a local peer that is through may be gone already
+                return value  # a local peer that has finished may have ended already
             now = time.monotonic()
             if reached() or now > until:
                 self._unwait()
@@ -224,7 +224,7 @@ class RankSession(VerdictMixin):
         self.waited = round(time.monotonic() - arrived, 3)
         self.peer_monitor.watch_peers(store_keys)
         if rank_env.local_rank is None:
-            ranks = sorted([rank_env.rank, *(each.rank for each in self.peer_monitor.local_peers.others)])
+            ranks = sorted([rank_env.rank, *(peer.rank for peer in self.peer_monitor.local_peers.others)])
             self.rank_env = self.worker.rank_env = replace(rank_env, local_rank=ranks.index(rank_env.rank))
 
     def _start_workers(self) -> None:
@@ -264,10 +264,10 @@ class RankSession(VerdictMixin):
             per_host=plan["per_host"],
         )
 
-    def _behind(self, log: str, phase: str, words: str) -> list[Observation]:
-        """Who has not written to the log when the time runs out; this rank, when the last of them came just now."""
+    def _behind(self, log: str, phase: str, state: str) -> list[Observation]:
+        """The ranks that have not written to the log at the timeout; this rank, if the last of them has just done so."""
         waits = self.worker.observe(Kind.HANG, f"{self.rank_env.name} waits for the others")
-        return unfinished_ranks(self._store_keys, self.rank_env, log, phase, words) or [waits]
+        return unfinished_ranks(self._store_keys, self.rank_env, log, phase, state) or [waits]
 
     def _finish(self) -> Probe:
         store_keys, worker = self._store_keys, self.worker
@@ -285,10 +285,10 @@ class RankSession(VerdictMixin):
 
     def _unfinished(self) -> list[Observation]:
         self._unwait()
-        return self._behind("through", "end", "was not through the collectives")
+        return self._behind("through", "end", "had not finished the collectives")
 
     def _measured(self) -> Probe:
-        """What rank 0 measured, beside the baseline: every node tells the same of it."""
+        """The measurements of rank 0 with the baseline, shared so that every node reports the same."""
         probe = self.probe((), ())
         if self.baseline is None:
             return probe
@@ -296,6 +296,6 @@ class RankSession(VerdictMixin):
         return replace(probe, gaps=(found,)) if isinstance(found, Gap) else replace(probe, baseline=found)
 
     def _healthy(self) -> Probe:
-        """What all tell, put together by the rank that comes last."""
+        """The reports of all ranks, merged by the last rank."""
         ranks = shown_reports(self._store_keys.gather()[1])
         return replace(self._store_keys.shared("measured"), ranks=ranks, traits=self.traits_of(ranks))

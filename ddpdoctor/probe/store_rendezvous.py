@@ -1,4 +1,4 @@
-"""Reaching the store of the job, or hosting it: the first thing that goes wrong in the field."""
+"""Connects to the store of the job, or hosts it: the first step that fails in practice."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ddpdoctor.probe.store_keys import StoreKeys
 __all__ = ["Interrupted", "ProbeFailure", "close_server", "host_store", "reach_store", "report_to_others"]
 
 SURE_SECONDS = 4.0
-"""How long an answer that will hardly change (no such name, no route, another program) is asked for again."""
+"""How long to retry after an answer that rarely changes (no such name, no route, another program)."""
 REPORTING_SECONDS = 3.0
 LEAVING_SECONDS = 2.0
 RETRY_SECONDS = 0.1
 ATTEMPT_SECONDS = 3.0
 
-_WORDS = {
+_PROBLEMS = {
     Kind.UNRESOLVABLE: "cannot resolve MASTER_ADDR",
     Kind.STRANGER: "found no TCPStore at the master port (another program, or a stopped store)",
-    Kind.MASTER_WITHOUT_HOST: "finds no machine at MASTER_ADDR",
+    Kind.MASTER_WITHOUT_HOST: "found no machine at MASTER_ADDR",
     Kind.NO_ROUTE: "has no route to MASTER_ADDR",
     Kind.REFUSED: "is refused at the master port (the machine answers, but nothing listens there)",
     Kind.PORT_REJECTED: "is rejected at the master port by a firewall",
@@ -45,11 +45,11 @@ _KINDS = {
     ConnectOutcome.PROHIBITED: Kind.PORT_REJECTED,
     ConnectOutcome.NO_ANSWER: Kind.SILENT,
 }
-"""What a StoreError's outcome is to a rank; any other one is REFUSED."""
+"""The kind of observation for each outcome of a StoreError; all others are REFUSED."""
 
 
 class ProbeFailure(Exception):
-    """Something went wrong; `observations` are what this rank saw, empty when another rank gave the alarm."""
+    """The probe failed; `observations` are those of this rank, empty if another rank reported the failure."""
 
     def __init__(self, *observations: Observation) -> None:
         super().__init__(*observations)
@@ -61,10 +61,10 @@ class Interrupted(Exception):
 
 
 def reach_store(rank_env: RankEnv, until: float, check: Callable[[], None]) -> StoreKeys:
-    """Reach the store that the job would use, looking at other things with `check` meanwhile.
+    """Connect to the store that the job would use, calling `check` between attempts.
 
     Raises:
-        ProbeFailure: it cannot be reached, and how.
+        ProbeFailure: it is unreachable, with the reason.
     """
     started = time.monotonic()
     while True:
@@ -73,29 +73,31 @@ def reach_store(rank_env: RankEnv, until: float, check: Callable[[], None]) -> S
         try:
             return StoreKeys(connect(rank_env.master_addr, rank_env.master_port, rank_env.prefix, attempt), rank_env)
         except StoreError as error:
-            found = error
+            last_error = error
         check()
         now = time.monotonic()
-        if now >= until or (_is_sure(_kind(found), rank_env) and now - started >= min(SURE_SECONDS, until - started)):
-            raise ProbeFailure(_explain(rank_env, found, now - started))
+        if now >= until or (
+            _is_sure(_kind(last_error), rank_env) and now - started >= min(SURE_SECONDS, until - started)
+        ):
+            raise ProbeFailure(_explain(rank_env, last_error, now - started))
         time.sleep(RETRY_SECONDS)
 
 
 def report_to_others(rank_env: RankEnv, seen: Observation) -> None:
-    """Tell the ranks that wait for this one why it will not come, if their store can be reached."""
+    """Tell the ranks that wait for this one why it will not join, if their store is reachable."""
     try:
         store_keys = reach_store(rank_env, time.monotonic() + REPORTING_SECONDS, lambda: None)
         store_keys.publish("evidence", seen)
         store_keys.wake()
         store_keys.store.close()
     except (ProbeFailure, StoreLost):
-        return  # they are not there, or gone already
+        return  # the other ranks have not started, or are gone already
 
 
 def _is_sure(kind: Kind, rank_env: RankEnv) -> bool:
-    """Whether waiting would change nothing: only a store that is not there yet may still come."""
+    """Whether waiting would not help: only a store that is not running yet may still start."""
     if rank_env.uses_agent_store and kind is Kind.STRANGER:
-        return False  # the agents have met there: it is slow, or stopped
+        return False  # the agents have used it: it is slow, or suspended
     may_change = (Kind.REFUSED, Kind.SILENT, Kind.PORT_DROPPED)
     return kind not in may_change or rank_env.hosts_store or rank_env.uses_agent_store
 
@@ -108,31 +110,31 @@ def _explain(rank_env: RankEnv, error: StoreError, seconds: float) -> Observatio
     kind = _kind(error)
     if rank_env.hosts_store and kind is not Kind.UNRESOLVABLE:
         kind = Kind.MASTER_ELSEWHERE
-        words = (
+        message = (
             f"MASTER_ADDR={rank_env.master_addr} is not the machine of {rank_env.name}, which hosts the store ({error})"
         )
     else:
-        words = f"{rank_env.name} {_WORDS[kind]} after {seconds:.0f} s: {error}"
+        message = f"{rank_env.name} {_PROBLEMS[kind]} after {seconds:.0f} s: {error}"
     if kind in (Kind.REFUSED, Kind.STRANGER) and rank_env.uses_agent_store:
         slow = "; the agent is stopped, or its resolver is slow"
-        words = f"{rank_env.name} {_WORDS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
-        return _observe(rank_env, Kind.UNREACHABLE, words)
-    found = _observe(rank_env, kind, words)
-    if kind is Kind.REFUSED:  # about rank 0, of which nothing is known but its absence
-        return _absent_head(rank_env, found.value or "", seconds)
-    return found
+        message = f"{rank_env.name} {_PROBLEMS[Kind.UNREACHABLE]}: {error}{slow if kind is Kind.STRANGER else ''}"
+        return _observe(rank_env, Kind.UNREACHABLE, message)
+    observation = _observe(rank_env, kind, message)
+    if kind is Kind.REFUSED:  # about rank 0, which is only known to be absent
+        return _absent_head(rank_env, observation.value or "", seconds)
+    return observation
 
 
 def _absent_head(rank_env: RankEnv, master: str, seconds: float) -> Observation:
-    """Rank 0 is missing; under our own launcher, with all ranks of its node."""
+    """Rank 0 is missing; with ddpdoctor's own launcher, all ranks of its node are."""
     count = (rank_env.local_world_size or 1) if rank_env.launcher == OWN_LAUNCHER else 1
     who = "rank 0" if count == 1 else f"node 0 (ranks 0-{count - 1})"
-    words = f"{who} did not open the store at {master} within {seconds:.0f} s (seen by {rank_env.name})"
-    words += "; it was not started, or was given another port" if rank_env.launcher != OWN_LAUNCHER else ""
+    message = f"{who} did not open the store at {master} within {seconds:.0f} s (seen by {rank_env.name})"
+    message += "; it was not started, or was given another port" if rank_env.launcher != OWN_LAUNCHER else ""
     node = None if rank_env.local_world_size is None else 0
     return Observation(
         Kind.REFUSED,
-        words,
+        message,
         tuple(range(count)),
         rank_env.rank,
         rank_env.host_of(0),
@@ -142,16 +144,16 @@ def _absent_head(rank_env: RankEnv, master: str, seconds: float) -> Observation:
     )
 
 
-def _observe(rank_env: RankEnv, kind: Kind, words: str) -> Observation:
+def _observe(rank_env: RankEnv, kind: Kind, message: str) -> Observation:
     master = f"{rank_env.master_addr}:{rank_env.master_port}"
-    return rank_env.observe(kind, words, pid=os.getpid(), phase="connect", value=master)
+    return rank_env.observe(kind, message, pid=os.getpid(), phase="connect", value=master)
 
 
 def host_store(rank_env: RankEnv) -> Server | None:
-    """The store of plain env:// ranks, where this is rank 0; None when another one hosts it (told when we sign in).
+    """The store of plain env:// ranks, if this is rank 0; None if another process hosts it (reported on joining).
 
     Raises:
-        ProbeFailure: the port is somebody else's.
+        ProbeFailure: another program uses the port.
     """
     if not rank_env.hosts_store:
         return None
@@ -159,8 +161,8 @@ def host_store(rank_env: RankEnv) -> Server | None:
         return Server("", rank_env.master_port, f"{rank_env.prefix}hosted")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            words = f"{rank_env.name} cannot listen on port {rank_env.master_port}: {error.strerror}"
-            raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, words)) from None
+            message = f"{rank_env.name} cannot listen on port {rank_env.master_port}: {error.strerror}"
+            raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, message)) from None
     try:
         store = connect(rank_env.master_addr, rank_env.master_port, rank_env.prefix, 1.0)
         if store.check("hosted"):
@@ -170,12 +172,12 @@ def host_store(rank_env: RankEnv) -> Server | None:
         other = "the store of another job"
     except (StoreError, StoreLost):
         other = "another program"
-    words = f"{rank_env.name} cannot host the store: {other} listens on port {rank_env.master_port}"
-    raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, words))
+    message = f"{rank_env.name} cannot host the store: {other} listens on port {rank_env.master_port}"
+    raise ProbeFailure(_observe(rank_env, Kind.PORT_TAKEN, message))
 
 
 def close_server(server: Server | None, store_keys: StoreKeys | None, awaited: int, stay_seconds: float = 0.0) -> None:
-    """Say goodbye; the host of the store waits a moment until so many have said it, the others stay until it has gone."""
+    """Say goodbye; the host of the store waits briefly until `awaited` ranks have, the others until the store has closed."""
     if store_keys is None:
         return
     store: Store = store_keys.store
@@ -191,7 +193,7 @@ def close_server(server: Server | None, store_keys: StoreKeys | None, awaited: i
         if server is None and stay_seconds:
             store.wait_closed(stay_seconds)
     except StoreLost:
-        pass  # the others are gone already: nobody waits for us
+        pass  # the others are gone already: no rank waits for this one
     store.close()
     if server is not None:
         server.close()

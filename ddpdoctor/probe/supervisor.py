@@ -1,8 +1,8 @@
-"""One rank's supervisor: standard library only, so that whatever happens to the worker can still be told.
+"""One rank's supervisor: standard library only, so that it can report any failure of the worker.
 
-It starts the worker at once (its import of torch overlaps everything else), meets the other supervisors in the store
-that the job itself would use, lets the workers go together, and watches. Whatever goes wrong anywhere becomes evidence;
-after a short grace one verdict is made of it, and every rank tells the same.
+It starts the worker immediately (its import of torch overlaps everything else), joins the other supervisors in the store
+that the job itself would use, starts the workers together, and monitors them. Problems become observations; after a short
+grace period one verdict is made from them, and every rank reports the same.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in OUT_OF_FILES:
             raise
-        words = f"{rank_env.name} cannot start: its open files limit is {file_limit()}"
+        message = f"{rank_env.name} cannot start: its open files limit is {file_limit()}"
         seen = Observation(
-            Kind.OUT_OF_FILES, words, (rank_env.rank,), rank_env.rank, rank_env.host, value=str(file_limit())
+            Kind.OUT_OF_FILES, message, (rank_env.rank,), rank_env.rank, rank_env.host, value=str(file_limit())
         )
         return write_report(Probe(observations=(seen,), launcher=rank_env.launcher), rank_env, True, options, started)
 
@@ -75,11 +75,13 @@ def _as_rank(rank_env: RankEnv, options: argparse.Namespace, started: float) -> 
     try:
         probe = session.run()
         supervisors.announce_leaving()
-        if session.signal == signal.SIGINT:  # it came while the ranks agreed: what they saw is the end of the others
+        if (
+            session.signal == signal.SIGINT
+        ):  # it came while the ranks agreed: their observations are about the interruption
             raise Interrupted
         worker.end()
         if probe.seen(Kind.OUT_OF_FILES):
-            session.leave()  # so that the report can be written
+            session.leave()  # to free file descriptors for the report
         seconds_left = session.end - time.monotonic()
         if is_worth_a_try(probe, seconds_left):
             probe = replace(probe, retried_lazily=retry(session.rank_env, seconds_left))
@@ -103,13 +105,13 @@ def _as_rank(rank_env: RankEnv, options: argparse.Namespace, started: float) -> 
 
 
 def _without_rank_env(error: BadEnvironment, options: object, started: float) -> int:
-    words = str(error)
+    problem = str(error)
     if isinstance(error, NoLauncherError):
         print(
-            f"ddpdoctor.probe: {words}\n"
-            "Start it as the job is started:\n"
+            f"ddpdoctor.probe: {problem}\n"
+            "Start it with the job's launcher:\n"
             "torchrun --nproc-per-node=gpu -m ddpdoctor.probe\n"
-            "or let the doctor start the ranks:\n"
+            "or let ddpdoctor start the ranks:\n"
             "ddpdoctor probe",
             file=sys.stderr,
         )
@@ -118,11 +120,13 @@ def _without_rank_env(error: BadEnvironment, options: object, started: float) ->
     rank = os.environ.get("RANK", "").strip()
     who = f"rank {rank}" if rank.isdecimal() else "a rank"
     ranks = (int(rank),) if rank.isdecimal() else ()
-    seen = Observation(Kind.BAD_ENVIRONMENT, f"{who} on {host} cannot start: {words}", ranks, host=host, value=words)
+    seen = Observation(
+        Kind.BAD_ENVIRONMENT, f"{who} on {host} cannot start: {problem}", ranks, host=host, value=problem
+    )
     try:
         report_to_others(read_rank_env_outside(os.environ), seen)
     except BadEnvironment:
-        pass  # nobody can be told: not even where they meet is known
+        pass  # the others are unreachable: the address of the store is unknown
     return write_report(Probe(observations=(seen,), launcher="env://"), None, True, options, started)
 
 
@@ -130,4 +134,4 @@ def _save_baseline(probe: Probe, path: str) -> None:
     try:
         save(probe, path)
     except OSError as error:
-        print(f"ddpdoctor.probe: {path} could not be written: {error.strerror}", file=sys.stderr)
+        print(f"ddpdoctor.probe: {path}: {error.strerror}", file=sys.stderr)

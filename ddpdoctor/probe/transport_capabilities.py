@@ -1,4 +1,4 @@
-"""What the hardware of this host offers where NCCL passes data through host memory; asked only then."""
+"""The transports that the hardware of this host supports, collected only if NCCL uses host memory."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class TransportCapabilities:
     settings: dict[str, str] = field(default_factory=dict)
 
     def of(self, gpu_uuid: str | None) -> dict[str, str]:
-        """What one rank has."""
+        """The capabilities of one rank."""
         return {**self.ways.get(gpu_uuid or "", {}), **({"network": self.network} if self.network else {})}
 
 
 def read_capabilities(transports: Iterable[str]) -> TransportCapabilities:
-    """What this host has beside these transports; nothing where none of them passes through host memory, or nobody answers."""
-    if not any(each in THROUGH_HOST_MEMORY for each in transports):
+    """The capabilities of this host; empty if none of these transports goes through host memory, or if they are unknown."""
+    if not any(transport in THROUGH_HOST_MEMORY for transport in transports):
         return TransportCapabilities()
     try:
-        told = json.loads(run(command("ddpdoctor.collectors.transport_capabilities"), SECONDS).out)
+        found = json.loads(run(command("ddpdoctor.collectors.transport_capabilities"), SECONDS).out)
     except (OSError, LateError, ValueError):
         return TransportCapabilities()
     settings = {name: os.environ[name] for name in CHOOSING if os.environ.get(name)}
-    return TransportCapabilities(told["ways"], told["network"], settings)
+    return TransportCapabilities(found["ways"], found["network"], settings)

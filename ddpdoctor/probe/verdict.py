@@ -1,4 +1,4 @@
-"""From evidence to the one verdict: what this rank saw is told, the others' is waited for, and all agree on what it means."""
+"""From observations to one verdict: publishes this rank's, waits for the others', and all ranks agree on the result."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from ddpdoctor.probe.worker_handle import WorkerHandle
 __all__ = ["VerdictMixin"]
 
 GRACE_SECONDS = 0.7
-"""How long the judge waits for the evidence of others."""
+"""How long the judge waits for the observations of others."""
 SHORT_SECONDS = 0.25
 LONG_SECONDS = 3.0
-"""How much longer, where nobody has: on a busy machine a rank needs its time to see where its worker stands."""
+"""How much longer if there are none: on a busy machine, a rank needs time to locate its worker."""
 ENDING_SECONDS = 0.8
-"""How long a process that ends may go unnoticed by its own supervisor on a busy machine, when its peers have lost it."""
+"""On a busy machine, how much later than its peers a supervisor may notice that its own worker ended."""
 UNCERTAIN = (Kind.HANG, Kind.OUT_OF_TIME, Kind.PEER_ERROR)
 PLAIN = (Kind.DIED, Kind.STOPPED, Kind.HOST_LOST, Kind.NEVER_JOINED)
 STILL_SECONDS = 0.35
 LOOK_SECONDS = 0.1
 AWAY_SECONDS = 2.0
-"""Who has been in a phase for less than this holds nobody up: the others may have been told to end."""
+"""A rank that entered a phase more recently than this does not delay the others: they may have been terminated."""
 CUT_SECONDS = 0.5
-"""How much earlier than here the whole time may be over elsewhere."""
+"""How much earlier the time limit may end on another rank."""
 
 
 class VerdictMixin:
-    """What one rank knows, and how it comes to a verdict, `seconds` after its start at the latest.
+    """One rank's way to a verdict, at most `seconds` after its start.
 
-    `waited` is how long it waited for the last rank to arrive.
+    `waited` is how long it waited for the last rank to join.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class VerdictMixin:
         self.peer_monitor = PeerMonitor(rank_env, supervisors)
         self.store_keys: StoreKeys | None = None
         self.waited = 0.0
-        self._told: list[Observation] = []
+        self._published: list[Observation] = []
 
     @property
     def _store_keys(self) -> StoreKeys:
@@ -85,22 +85,22 @@ class VerdictMixin:
 
     @property
     def seconds(self) -> float:
-        """Since the start of this rank."""
+        """Seconds since the start of this rank."""
         return round(time.monotonic() - self.started, 3)
 
     def traits_of(self, ranks: Sequence[RankReport]) -> dict[str, str]:
-        """What the first rank said of itself, where another one differs."""
+        """The properties of the first rank, if another one differs."""
         return self.store_keys.differences()[0] if self.store_keys is not None and any(r.traits for r in ranks) else {}
 
     def fail(self, observations: tuple[Observation, ...]) -> Probe:
-        """Tell what was seen here, and agree with the others on what it means."""
+        """Publish this rank's observations, and agree with the others on a verdict."""
         if self.store_keys is None:
             return self.probe(weigh(observations), (self.worker.report(),))
         if any(map(self.is_about_store, observations)):
             return self.judge_alone(StoreLost(ConnectOutcome.SILENT, "its process does not run"), observations)
         try:
-            self._told = [*observations, *self._own_condition(observations)]
-            self.store_keys.fail(self.worker.report(self.waited), self._told)
+            self._published = [*observations, *self._own_condition(observations)]
+            self.store_keys.fail(self.worker.report(self.waited), self._published)
             grace = max((_grace(o) for o in observations), default=GRACE_SECONDS)
             if grace == 0.0 or self.store_keys.is_judge():
                 self._watch_for(grace)
@@ -122,26 +122,26 @@ class VerdictMixin:
 
     @staticmethod
     def _is_about_links(evidence: Sequence[Observation]) -> bool:
-        """Whether all that is known are ways between hosts on which nothing came back."""
+        """Whether all observations are links between hosts without an answer."""
         return all(o.kind is Kind.LINK_BLOCKED for o in evidence)
 
     def _is_settled(self, since: float) -> bool:
-        """Whether nobody needs to be waited for: one has told which process does not run, or all what they saw a while ago."""
+        """Whether waiting is over: a rank has named a process that does not run, or all have reported a while ago."""
         if any(o.kind in PLAIN for o in self._store_keys.evidence()):
             return True
         return time.monotonic() - since > ENDING_SECONDS and self._store_keys.have_all_reported()
 
     def is_about_store(self, seen: Observation) -> bool:
-        """Whether the process that hosts the store does not run, or its host is away: asking it would only take time."""
+        """Whether the process that hosts the store does not run, or its host is lost, so that requests would only time out."""
         if seen.ranks != (0,) or self.rank_env.rank == 0:
             return False
         if seen.kind is Kind.HOST_LOST:
             return True
         return seen.kind in (Kind.DIED, Kind.STOPPED) and seen.pid is not None and not self.rank_env.uses_agent_store
 
-    def _own_condition(self, told: tuple[Observation, ...]) -> list[Observation]:
-        """When somebody else gave the alarm: what is wrong with this rank, as far as it can be seen at once."""
-        if told:
+    def _own_condition(self, known: tuple[Observation, ...]) -> list[Observation]:
+        """If another rank reported the failure: the problems of this rank that are visible immediately."""
+        if known:
             return []
         now = time.monotonic()
         self.worker.read()
@@ -167,19 +167,19 @@ class VerdictMixin:
         return store_keys.decide(self.probe(weigh(evidence), shown_reports(ranks, named)))
 
     def _watch_for(self, seconds: float, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass; publish what the worker or a local peer shows meanwhile."""
+        """Wait; publish new observations of the worker or a local peer meanwhile."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not is_enough():
             time.sleep(min(LOOK_SECONDS, max(end - time.monotonic(), 0.0)))
             self.worker.read()
             now = time.monotonic()
             for found in (self.worker.look(now), self.peer_monitor.look(now, self.worker.phase)):
-                if found is not None and found.kind not in UNCERTAIN and found not in self._told:
+                if found is not None and found.kind not in UNCERTAIN and found not in self._published:
                     self._store_keys.publish("evidence", found)
-                    self._told.append(found)
+                    self._published.append(found)
 
     def judge_alone(self, store_lost: StoreLost, observations: tuple[Observation, ...] = ()) -> Probe:
-        """A verdict of this rank's own: the store is gone, so nobody can be asked."""
+        """This rank's own verdict: the store is lost, so the other ranks are unreachable."""
         self.peer_monitor.stop_heartbeat()
         if self.store_keys is not None:
             self.store_keys.store.is_lost = True
@@ -191,7 +191,7 @@ class VerdictMixin:
         return self.probe(weigh(kept), (self.worker.report(self.waited),))
 
     def _dead_or_stopped(self, known: Sequence[Observation]) -> list[Observation]:
-        """The ranks of this host that do not run. One that ends only now has lost the store as well."""
+        """The ranks of this host that do not run. One that ends only now has lost the store too."""
         if any(map(self.is_about_store, known)):
             return []
         found = self.peer_monitor.look(time.monotonic(), self.worker.phase)
@@ -205,16 +205,16 @@ class VerdictMixin:
         rank_env = self.rank_env
         master = f"{rank_env.master_addr}:{rank_env.master_port}"
         if rank_env.uses_agent_store:
-            lost = f"the store of torchrun's agent at {master} is gone: {store_lost} (seen by {rank_env.name})"
+            lost = f"the store of torchrun's agent at {master} was lost: {store_lost} (seen by {rank_env.name})"
             host = self.peer_monitor.host_of_head()
             return Observation(Kind.STORE_LOST, lost, (), rank_env.rank, host, phase=self.worker.phase)
-        lost = f"rank 0 at {master}, whose supervisor hosts the store, is gone: {store_lost} (seen by {rank_env.name})"
+        lost = f"rank 0 at {master}, whose supervisor hosts the store, was lost: {store_lost} (seen by {rank_env.name})"
         kind = Kind.DIED if store_lost.outcome is ConnectOutcome.RESET else Kind.STORE_LOST
         return Observation(kind, lost, (0,), rank_env.rank, phase=self.worker.phase)
 
 
 def _grace(seen: Observation) -> float:
-    """How long others may still know better: not at all of a wrong number, hardly of a process that does not run."""
+    """How long to wait for better observations: not at all for a wrong number, briefly for a process that does not run."""
     if seen.kind in NEEDS_NO_GRACE:
         return 0.0
     return SHORT_SECONDS if seen.kind in PLAIN and seen.signal != "SIGABRT" else GRACE_SECONDS

@@ -1,8 +1,8 @@
-"""The worker of one rank: imports torch, forms the process group and runs the collectives, telling each step.
+"""The worker of one rank: imports torch, creates the process group and runs the collectives, reporting each step.
 
-Its supervisor reads one JSON object a line from the `messages` pipe and steers it by lines on the `control` pipe; when
-that pipe closes, the worker ends. SIGUSR1 makes faulthandler write the Python stack to `messages`, even while the main
-thread waits in C++.
+Its supervisor reads one JSON object per line from the `messages` pipe and controls it with lines on the `control` pipe;
+when that pipe closes, the worker ends. SIGUSR1 makes faulthandler write the Python stack to `messages`, even while the
+main thread waits in C++.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ddpdoctor.probe.worker_start import FOLDERS
 __all__ = ["Channel", "load_torch", "main", "report_error", "run"]
 
 PATIENCE = timedelta(minutes=30)
-"""torch's own deadline in the worker: never the one that ends the probe, the supervisor's are shorter."""
+"""torch's own timeout in the worker: it never ends the probe, because the supervisor's limits are shorter."""
 
 PEER_ERROR = re.compile(
     r"closed by peer|reset by peer|Broken pipe|connectFullMesh|Timed out|timed out|timeout|ncclRemoteError|"
     r"remote process exited|closed by remote|communicator was aborted|Connection refused|DistNetworkError|DistStoreError",
     re.IGNORECASE,
 )
-"""What torch says on a rank whose peer is the one that failed."""
+"""torch's errors on a rank whose peer failed."""
 
 
 SAME_GPU = re.compile(r"Duplicate GPU detected|[Uu]sing the same GPU")
-"""What NCCL says when two ranks brought the same device."""
+"""NCCL's errors when two ranks use the same device."""
 
 
 class Channel:
@@ -59,7 +59,7 @@ class Channel:
         self.say(phase=name)
 
     def hear(self) -> dict[str, Any]:
-        """The next order. Ends the process when the supervisor is gone."""
+        """The next order. Ends the process if the supervisor is gone."""
         line = self.control.readline()
         if not line:
             os._exit(0)
@@ -68,7 +68,7 @@ class Channel:
 
 
 def main() -> None:
-    """Run as a process of its own: `python -m ddpdoctor.probe.worker PARENT MESSAGES,CONTROL,OUTPUT`."""
+    """Run as a separate process: `python -m ddpdoctor.probe.worker PARENT MESSAGES,CONTROL,OUTPUT`."""
     die_with(int(sys.argv[1]))
     messages, control, _ = (int(fd) for fd in sys.argv[2].split(","))
     channel = Channel(messages, control)
@@ -76,10 +76,10 @@ def main() -> None:
 
 
 def load_torch(beat: Callable[[], None]) -> Any:
-    """torch with its distributed package; whatever the import raises. `beat` is called while that is waited for elsewhere.
+    """Import torch and its distributed package; raises any error of the import. `beat` is called during slow checks.
 
-    Modules are looked for where the job's script finds them, its own folder first. Nothing of what an import makes is
-    garbage: looking for it takes a tenth of the import's time.
+    Modules are searched as for the job's script, its own folder first. The garbage collector is off because an import
+    creates no garbage, and searching for it takes 10 % of the import time.
     """
     folders = os.environ.pop(FOLDERS, "").split(os.pathsep)
     if not getattr(sys.flags, "safe_path", False):
@@ -99,15 +99,15 @@ def load_torch(beat: Callable[[], None]) -> Any:
     return torch
 
 
-def _explain_by_folder(words: str, folder: str) -> None:
-    """Raise a better error where a file of the job's folder is why torch cannot be imported: it hides a module."""
-    found = words and module_shadowing.explain(words, module_shadowing.files(folder))
-    if found:
-        raise ShadowedModuleError(words.strip().rpartition("\n")[2], found.module, found.file)
+def _explain_by_folder(errors: str, folder: str) -> None:
+    """Raise a better error if torch cannot be imported because a file of the job's folder shadows a module."""
+    shadowed = errors and module_shadowing.explain(errors, module_shadowing.files(folder))
+    if shadowed:
+        raise ShadowedModuleError(errors.strip().rpartition("\n")[2], shadowed.module, shadowed.file)
 
 
 def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0) -> None:
-    """Everything that one rank does. Never returns: no destructor of torch gets a chance to disturb the verdict."""
+    """Everything that one rank does. Never returns, so that no destructor of torch can affect the verdict."""
     faulthandler.register(signal.SIGUSR1, file=channel.messages, all_threads=False)
     faulthandler.enable(channel.messages, all_threads=False)
     started = time.monotonic()
@@ -115,13 +115,13 @@ def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0)
     try:
         torch = load()
         channel.say(ready=_describe(torch, already_seconds + time.monotonic() - started))
-    except BaseException as error:  # whatever torch's import raises is the finding
+    except BaseException as error:  # any error of torch's import is the finding
         report_error(channel, error, "import_failed")
         os._exit(1)
     order = channel.hear()
     try:
         _probe(channel, torch, order)
-    except BaseException as error:  # this is what the job would die of: told, not raised
+    except BaseException as error:  # the job would fail with this error: reported, not raised
         report_error(channel, error, _kind_of(error, order["rank"]))
         channel.hear()
         os._exit(1)
@@ -187,7 +187,7 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
 
 @contextmanager
 def _clocked(channel: Channel, group: Any, phase: str, tell: Callable[[str], None]) -> Iterator[AnnouncedCalls]:
-    """Tell how long the calls on `group` took within this block, and `tell` which ones they are."""
+    """Report how long the calls on `group` took within this block, and pass each of them to `tell`."""
     calls = AnnouncedCalls(tell)
     with announce_calls(group, calls.note):
         yield calls
@@ -206,7 +206,7 @@ def _pair_up(channel: Channel, stage: Any, per_host: int) -> None:
 
 
 def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
-    """The device of this rank, made current. Alone with one visible GPU, a rank takes that one."""
+    """The device of this rank, made current. A rank with only one visible GPU uses that one."""
     if order["backend"] != "nccl" or not torch.cuda.is_available():
         return torch.device("cpu")
     visible = torch.cuda.device_count()
@@ -225,24 +225,24 @@ def _device(channel: Channel, torch: Any, order: dict[str, Any]) -> Any:
 def _kind_of(error: BaseException, rank: int) -> str:
     if isinstance(error, WrongValue):
         return "wrong_value" if error.culprit in (None, rank) else "peer_error"
-    words = str(error)
-    if SAME_GPU.search(words):
+    message = str(error)
+    if SAME_GPU.search(message):
         return "duplicate_gpu"
-    return "peer_error" if PEER_ERROR.search(words) else "exception"
+    return "peer_error" if PEER_ERROR.search(message) else "exception"
 
 
 def report_error(channel: Channel, error: BaseException, kind: str) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
-    words = " ".join(f"{type(error).__name__}: {error}".split())
-    found: dict[str, Any] = {"kind": kind, "message": words[:2000]}
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    failure: dict[str, Any] = {"kind": kind, "message": message[:2000]}
     if isinstance(error, WrongValue):
-        found |= {"message": str(error), "value": error.value, "expected": error.expected}
+        failure |= {"message": str(error), "value": error.value, "expected": error.expected}
     elif isinstance(error, ShadowedModuleError):
-        found |= {"message": str(error)[:2000], "file": error.file}
+        failure |= {"message": str(error)[:2000], "file": error.file}
     elif last is not None:
-        found |= {"file": last.filename, "line": last.lineno, "function": last.name}
-    channel.say(error=found)
+        failure |= {"file": last.filename, "line": last.lineno, "function": last.name}
+    channel.say(error=failure)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a worker ended: what it said itself, else its exit code or signal and its last words."""
+"""How a worker ended: its own report, else its exit code or signal and its last output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ddpdoctor.probe.worker_output import WorkerOutput
 __all__ = ["EndedWorker", "exit_observation", "reported_failure", "wait_for_end"]
 
 ENDING_SECONDS = 1.5
-"""How long a process with many threads may take from closing its files to its end, on a busy machine."""
+"""On a busy machine, how long a process with many threads may take from closing its files to its end."""
 NO_FILES = "Too many open files"
 
 
 class EndedWorker(Protocol):
-    """What is needed of a worker's handle to say how the worker ended."""
+    """The part of a worker's handle that is needed to report how the worker ended."""
 
     rank_env: RankEnv
     phase: str
@@ -35,9 +35,9 @@ class EndedWorker(Protocol):
 
 
 def reported_failure(worker: EndedWorker, error: Mapping[str, Any]) -> Observation:
-    """What the worker said that it failed with."""
+    """The failure that the worker reported."""
     kind = Kind.OUT_OF_FILES if NO_FILES in error["message"] else Kind(error["kind"])
-    words = {
+    problem = {
         Kind.IMPORT_FAILED: "could not import torch",
         Kind.DUPLICATE_GPU: "has the same GPU as another rank",
         Kind.PEER_ERROR: f"lost its peers in {worker.phase}",
@@ -45,20 +45,20 @@ def reported_failure(worker: EndedWorker, error: Mapping[str, Any]) -> Observati
         Kind.OUT_OF_FILES: f"reached its open files limit in {worker.phase}",
     }.get(kind, f"failed in {worker.phase}")
     details = {name: error[name] for name in ("file", "line", "function", "value", "expected") if name in error}
-    return replace(worker.observe(kind, f"{worker.rank_env.name} {words}: {error['message']}"), **details)
+    return replace(worker.observe(kind, f"{worker.rank_env.name} {problem}: {error['message']}"), **details)
 
 
 def exit_observation(worker: EndedWorker, code: int) -> Observation:
-    """What ended it: a signal, an exit code, a lack of files; or its peers, where Gloo aborts because it lost them."""
+    """How it ended: a signal, an exit code, out of file descriptors; or its peers, if Gloo aborts because it lost them."""
     name = _signal(-code) if code < 0 else None
     last = worker.printed.last_error_line()
     if NO_FILES in last:
-        words = f"reached its open files limit in {worker.phase}"
-        return worker.observe(Kind.OUT_OF_FILES, f"{worker.rank_env.name} {words}: {last}")
+        problem = f"reached its open files limit in {worker.phase}"
+        return worker.observe(Kind.OUT_OF_FILES, f"{worker.rank_env.name} {problem}: {last}")
     if name == "SIGABRT" and worker.phase not in ("start", "import") and worker.printed.lost_its_peers:
-        words = f"{worker.rank_env.name} lost its peers in {worker.phase} and aborted: {last}"
-        return worker.observe(Kind.PEER_ERROR, words)
-    how = f"was killed by {name}" if name else f"ended with exit code {code}"
+        message = f"{worker.rank_env.name} lost its peers in {worker.phase} and aborted: {last}"
+        return worker.observe(Kind.PEER_ERROR, message)
+    how = f"was killed by {name}" if name else f"exited with code {code}"
     message = f"{worker.rank_env.name} died in {worker.phase}: its worker (pid {worker.pid}) {how}"
     found = worker.observe(Kind.DIED, f"{message}: {last}" if last else message)
     file, line, function = worker.frames[0] if worker.frames else (None, None, None)
@@ -69,11 +69,11 @@ def _signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"  # one of the realtime signals between the first and the last has no name
+        return f"signal {number}"  # realtime signals between the first and the last have no name
 
 
 def wait_for_end(process: subprocess.Popen[bytes] | ForeignProcess) -> int | None:
-    """The exit code of a process that has closed its files: it ends, which takes a moment. None when it runs on."""
+    """The exit code of a process that has closed its files and should end soon. None if it keeps running."""
     end = time.monotonic() + ENDING_SECONDS
     while (code := process.poll()) is None and time.monotonic() < end:
         time.sleep(0.02)

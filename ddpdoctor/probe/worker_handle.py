@@ -1,4 +1,4 @@
-"""A worker as its supervisor sees it: what it said, whether it runs, and where it stands when it says nothing."""
+"""A worker as its supervisor sees it: its messages, whether it runs, and where it is stuck if it sends nothing."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ PHASE_SECONDS = {
     "measure": 20.0,
     "pairs": 30.0,
 }
-"""How long a worker may stay in a phase. The start of Python and the import last as long as the process makes progress."""
+"""How long a worker may stay in a phase. `start` and `import` may take longer while the process makes progress."""
 DUE_CALL = "all_reduce of [1024] float64"
 TRACED_SECONDS = 2.0
-"""A process that a debugger or strace attaches to stands still for a moment."""
+"""A process is suspended briefly when a debugger or strace attaches to it."""
 BETWEEN_LOOKS_SECONDS = 0.2
 STACK_SECONDS = 1.0
-"""How long a process may take to write its stack; it needs a millisecond unless the machine is very busy."""
+"""How long a process may take to write its stack; it needs 1 ms unless the machine is very busy."""
 FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
 class WorkerHandle:
-    """One worker. `exit_code` is set from outside where it is not our own child (the local probe's template tells)."""
+    """One worker. `exit_code` is set from outside if it is not a child of this process (the template of the local probe)."""
 
     def __init__(self, rank_env: RankEnv, messages: int, control: int, output: int) -> None:
         self.rank_env = rank_env
@@ -63,7 +63,7 @@ class WorkerHandle:
         self.pairs: list[PairSpeed] = []
         self.took: dict[str, float] = {}
         self.offers = TransportCapabilities()
-        self.call = DUE_CALL  # what it asked for in the phase all_reduce
+        self.call = DUE_CALL  # the call that it made in the phase all_reduce
         self.printed = WorkerOutput(rank_env.rank)
         self.frames: list[tuple[str, int, str]] = []
         self._unread = b""
@@ -74,11 +74,11 @@ class WorkerHandle:
             os.set_blocking(fd, False)
 
     def files(self) -> list[int]:
-        """What to wait for: descriptors that are still open."""
+        """The open descriptors to wait for."""
         return [fd for fd in (self.messages, self.output) if fd >= 0]
 
     def read(self) -> None:
-        """Take in all that the worker has written, without waiting."""
+        """Read everything that the worker has written, without waiting."""
         self.output, text = _drain(self.output)
         self.printed.take(text)
         self.messages, text = _drain(self.messages)
@@ -104,8 +104,8 @@ class WorkerHandle:
             self.phase, self.since = message["phase"], time.monotonic()
         if "measured" in message:
             self.measurements.append(Measurement(**message["measured"]))
-            self.since = time.monotonic()  # each is a stage of its own: a slow link takes its time and is no hang
-        if self.call == DUE_CALL:  # the first one that differs is the one to tell
+            self.since = time.monotonic()  # each measurement counts as progress: a slow link is not a hang
+        if self.call == DUE_CALL:  # the first different call is reported
             self.call = message.get("call", self.call)
         self.took |= message.get("took", {})
         if "pair" in message:
@@ -113,15 +113,15 @@ class WorkerHandle:
         if "unsupported" in message:
             self.unsupported.append(Unsupported(**message["unsupported"]))
 
-    def order(self, **words: Any) -> None:
-        """Tell the worker what to do next; one that is gone is noticed elsewhere."""
+    def order(self, **order: Any) -> None:
+        """Send the worker its next order; `look` notices a worker that is gone."""
         try:
-            os.write(self.control, json.dumps(words).encode() + b"\n")
+            os.write(self.control, json.dumps(order).encode() + b"\n")
         except BrokenPipeError:
             return
 
     def look(self, now: float) -> Observation | None:
-        """What is wrong with this worker: an error it told, its death, a stop. None while it is well."""
+        """The problem with this worker: an error that it reported, its death, a suspension. None if it is healthy."""
         if self.call != DUE_CALL:
             words = f"{self.rank_env.name} calls {self.call}, but all others call {DUE_CALL}"
             return replace(self.observe(Kind.MISMATCH, words), value=self.call, expected=DUE_CALL)
@@ -157,17 +157,17 @@ class WorkerHandle:
 
     @property
     def waits(self) -> bool:
-        """Whether it has done what it was told and waits to be told more."""
+        """Whether it has completed its order and waits for the next one."""
         return self.phase == "done" or (self.phase == "import" and self.ready is not None)
 
     def is_late(self, now: float) -> bool:
-        """Whether the worker has been in its phase for too long; before torch is there, only while nothing moves."""
+        """Whether the worker has been in its phase for too long; until torch is imported, only without progress."""
         if self.waits or now - self.since <= PHASE_SECONDS.get(self.phase, 20.0):
             return False
         return self.phase not in ("start", "import") or not self._progress.is_seen(now)
 
     def unfinished(self, now: float) -> Observation | None:
-        """Why it is not through when the whole probe has to end: it still moves, or where it stands; None if it waits."""
+        """Why it has not finished at the end of the probe: still busy, or stuck, and where; None if it waits."""
         if self.waits:
             return None
         if not self._progress.is_seen(now):
@@ -175,11 +175,11 @@ class WorkerHandle:
         took = f"after {now - self.started:.1f} s"
         frame = self._innermost() if self.phase != "start" else None
         at = f" at {frame[0]}:{frame[1]}" if frame else ""
-        words = f"{self.rank_env.name} was still busy in {self.phase}{at} {took}, when --timeout ran out"
-        return self.observe(Kind.OUT_OF_TIME, words)
+        message = f"{self.rank_env.name} was still busy in {self.phase}{at} {took}, at the end of --timeout"
+        return self.observe(Kind.OUT_OF_TIME, message)
 
     def locate(self) -> Observation:
-        """Where a late worker stands: outside every collective, waiting for its peers in one, or in the kernel."""
+        """Where a late worker is stuck: outside of the collectives, waiting for its peers in one, or in the kernel."""
         stat = read_stat(self.pid) if self.pid else None
         if stat is not None and stat.state == "D":
             words = (
@@ -217,7 +217,7 @@ class WorkerHandle:
         return self.frames[0] if self.frames else None
 
     def _is_inside(self, file: str) -> bool:
-        """A frame of torch or of our own collectives: the rank does what all ranks do."""
+        """Whether a frame is in torch or in the probe's collectives, so that the rank does the same as all ranks."""
         if self.phase == "import":
             return False
         folder = (self.ready or {}).get("folder") or "/torch/"
@@ -254,46 +254,46 @@ class WorkerHandle:
         )
 
     def end(self) -> None:
-        """End the worker of this rank alone, whoever started it."""
+        """Kill the worker of this rank only, whichever process started it."""
         self.kill_fork()
         self.kill()
 
     def kill_fork(self) -> None:
-        """End a fork of a template that still lives: stopped before its first step, it would not notice its death."""
+        """Kill a live fork of a template: if it is suspended early, it does not notice that the template died."""
         if self.process is None or self.pid in (None, self.process.pid) or self.exit_code is not None:
             return
         assert self.pid is not None
-        if self.process.poll() is None:  # the template lives, so the fork's pid is its own, running or not yet reaped
+        if self.process.poll() is None:  # the template is alive, so the fork's pid is valid: running or not yet reaped
             try:
                 os.kill(self.pid, signal.SIGKILL)
             except ProcessLookupError:
                 return
 
     def kill(self) -> None:
-        """End the worker, whatever state it is in, and close the pipes."""
+        """Kill the worker in any state, and close the pipes."""
         if self.process is not None:
             self._kill_group()
             self.process.kill()
             try:
                 self.process.wait(1.0)
             except subprocess.TimeoutExpired:
-                pass  # it sits in the kernel; it dies when the kernel lets go of it
+                pass  # stuck in the kernel; it dies when the kernel call returns
         for fd in (self.messages, self.output, self.control):
             if fd >= 0:
                 os.close(fd)
         self.messages = self.output = self.control = -1
 
     def _kill_group(self) -> None:
-        """End what the worker started as well: it leads a group of its own, whose number is safe until the worker is reaped."""
+        """Kill the worker's children too: it leads its own process group, whose id is valid until the worker is reaped."""
         if isinstance(self.process, subprocess.Popen) and self.process.returncode is None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
-                return  # it has just begun, or changed its user
+                return  # it has just started, or changed its user
 
 
 def _drain(fd: int) -> tuple[int, bytes]:
-    """What can be read now; the descriptor becomes -1 (and is closed) at its end."""
+    """The data that can be read now; at end of file, the descriptor is closed and becomes -1."""
     chunks = []
     while fd >= 0:
         try:

@@ -1,4 +1,4 @@
-"""What a worker prints: the last of it, NCCL's warnings, and the transport that NCCL takes to each peer."""
+"""A worker's output: the end of it, NCCL's warnings, and the transport that NCCL uses to each peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN_LACK = re.compile(
     r"bad_alloc|Bad file descriptor|Too many open files|Cannot allocate memory|No space left on device"
     r"|enforce fail at \S*(?:loop|listener|socket|device)\.cc"
 )
-"""What no peer can do to a rank. Where Gloo talks to a peer is pair.cc."""
+"""Errors that no peer can cause (Gloo's connections to peers are in pair.cc)."""
 NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
 NCCL_INFO = b"NCCL INFO "
 CHANNEL = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?via (.+)")
@@ -31,7 +31,7 @@ class WorkerOutput:
         self._unended = b""
 
     def take(self, text: bytes) -> None:
-        """Take in what came. What NCCL tells of its doings is read and not kept."""
+        """Add output. NCCL's INFO lines are read but not kept."""
         *lines, self._unended = (self._unended + text).split(b"\n")
         for line in lines:
             if NCCL_INFO in line:
@@ -43,26 +43,26 @@ class WorkerOutput:
         if found is None:
             return
         peer = found[2] if int(found[1]) == self.rank else found[1]
-        if self.transports.get(peer, "P2P").startswith("P2P"):  # of several, the one that is no peer access
+        if self.transports.get(peer, "P2P").startswith("P2P"):  # of several, the one without peer access
             self.transports[peer] = _transport(found[3])
 
     @property
     def text(self) -> str:
-        """The last that it printed."""
+        """The end of its output."""
         return (self._tail + b"\n" + self._unended)[-TAIL_BYTES:].decode("utf-8", "replace")
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What NCCL warned of."""
+        """NCCL's warnings."""
         return tuple(NCCL_WARNING.findall(self.text)[:MOST_WARNINGS])
 
     @property
     def lost_its_peers(self) -> bool:
-        """Whether it blames others for its end."""
+        """Whether its output shows that lost peers ended it."""
         return bool(BY_PEERS.search(self.text)) and not OWN_LACK.search(self.text)
 
     def last_error_line(self) -> str:
-        """The last line that tells of an error, "" without one."""
+        """The last line with an error, "" without one."""
         lines = [line.strip() for line in self.text.splitlines()]
         return next((line[:300] for line in reversed(lines) if TELLING.search(line) and "UserWarning" not in line), "")
 

@@ -1,6 +1,6 @@
-"""Starting workers: one process a rank, or one process that forks a worker for each rank of this machine.
+"""Starts workers: one process per rank, or one process that forks a worker for each rank of this machine.
 
-Imports next to nothing before the process runs: torch's import is the longest part of a probe, so it begins first.
+Imports almost nothing before the process runs: torch's import is the longest part of a probe, so it starts first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.fork_template"
 """The module that imports torch once and forks a worker for each rank."""
 FOLDERS = "DDPDOCTOR_FOLDERS"
-"""The variable that tells a worker where the job looks for modules first: the script's folder, the launcher's."""
+"""The variable with the folders that the job searches first for modules: the script's and the launcher's."""
 
 
 class StartedWorker(NamedTuple):
-    """A process that imports torch; `pipes` are our ends (messages, control, output) for each of its ranks."""
+    """A process that imports torch; `pipes` are the supervisor's ends (messages, control, output) for each of its ranks."""
 
     process: subprocess.Popen[bytes]
     pipes: list[tuple[int, int, int]]
@@ -37,7 +37,7 @@ def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) 
     """Start a worker, or a template for several ranks: its import runs while the supervisor does everything else.
 
     Raises:
-        OSError: no pipe or no process can be had.
+        OSError: no pipe or process can be created.
     """
     pipes = [(os.pipe(), os.pipe(), os.pipe()) for _ in range(ranks)]
     theirs = [(messages[1], control[0], output[1]) for messages, control, output in pipes]
@@ -58,16 +58,16 @@ def begin(module: str, ranks: int = 1, environ: Mapping[str, str] = os.environ) 
 def run_probe(
     module: str, words: Sequence[str], environ: Mapping[str, str] | None = None, fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start a supervisor that hands its facts over on standard output; it gets these descriptors.
+    """Start a supervisor that prints its facts on standard output; it inherits these descriptors.
 
     Raises:
-        OSError: no process can be started.
+        OSError: the process cannot be started.
     """
     return start([*command(module), *words], environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, fds=fds)
 
 
 def adopt(begun: StartedWorker, places: Sequence[RankEnv]) -> list[WorkerHandle]:
-    """The workers of a process, one for each of these ranks, as their supervisor sees them."""
+    """Handles of the workers of a process, one for each of these ranks."""
     from ddpdoctor.probe.worker_handle import WorkerHandle
 
     workers = [WorkerHandle(rank_env, *fds) for rank_env, fds in zip(places, begun.pipes, strict=True)]
@@ -77,7 +77,7 @@ def adopt(begun: StartedWorker, places: Sequence[RankEnv]) -> list[WorkerHandle]
 
 
 def take_over(rank_env: RankEnv, messages: int, control: int, output: int, template: int) -> WorkerHandle:
-    """The worker of one rank that a template of somebody else's forks or has forked, as its supervisor sees it."""
+    """The handle of one rank's worker that another process's template forks or has forked."""
     from ddpdoctor.probe.proc import ForeignProcess
     from ddpdoctor.probe.worker_handle import WorkerHandle
 
@@ -88,6 +88,6 @@ def take_over(rank_env: RankEnv, messages: int, control: int, output: int, templ
 
 
 def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The rank's environment for its worker: NCCL's warnings and its choice of transports are wanted, and on its output."""
+    """The rank's environment for its worker, with NCCL's warnings and choice of transports enabled on its output."""
     kept = {name: value for name, value in environ.items() if name != "NCCL_DEBUG_FILE"}
     return kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}

@@ -1,4 +1,4 @@
-"""Whose numbers are wrong, when every rank gets a wrong sum: halves of the ranks are tried, by each bit of their numbers."""
+"""Finds the rank with wrong numbers if every rank gets a wrong sum: tests halves of the ranks, by each bit of the rank."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TIMES = 3
 
 
 def find_wrong_rank(stage: Stage, wrong: WrongValue | None) -> None:
-    """Raise what this rank saw, if it was wrong. Every rank calls this, and where all saw it they find out who is to blame.
+    """Raise this rank's error, if any. All ranks call this; if all have an error, they search for the rank that causes it.
 
     Raises:
-        WrongValue: `wrong`, with the rank to blame where it is known.
+        WrongValue: `wrong`, with the culprit if it is known.
     """
     if stage.world_size == 1 or not all(row[0] for row in _everyone(stage, [float(wrong is not None)])):
         if wrong is not None:
@@ -28,7 +28,7 @@ def find_wrong_rank(stage: Stage, wrong: WrongValue | None) -> None:
     guilty = [
         rank
         for rank in range(stage.world_size)
-        if all(bool(row[bit]) == _alike(rank, each, bit) for each, row in enumerate(table) for bit in bits)
+        if all(bool(row[bit]) == _alike(rank, other, bit) for other, row in enumerate(table) for bit in bits)
     ]
     wrong.culprit = guilty[0] if len(guilty) == 1 else None
     raise wrong
@@ -39,7 +39,7 @@ def _alike(one: int, other: int, bit: int) -> bool:
 
 
 def _halved(stage: Stage, bit: int) -> float:
-    """1.0 when the sum over those ranks is wrong whose number has this rank's value of a bit, else 0.0."""
+    """1.0 if the sum over the ranks with the same value of a bit as this rank is wrong, else 0.0."""
     for value in (0, 1):
         members = [rank for rank in range(stage.world_size) if rank >> bit & 1 == value]
         group = stage.dist.new_group(members)  # every rank has to call this for every group
@@ -57,7 +57,7 @@ def _halved(stage: Stage, bit: int) -> float:
 def _everyone(stage: Stage, numbers: list[float]) -> list[list[float]]:
     """These numbers of every rank, on every rank."""
     mine: Any = stage.torch.tensor(numbers, dtype=stage.torch.float64, device=stage.device)
-    found = [stage.tensor(len(numbers)) for _ in range(stage.world_size)]
-    stage.dist.all_gather(found, mine)
+    gathered = [stage.tensor(len(numbers)) for _ in range(stage.world_size)]
+    stage.dist.all_gather(gathered, mine)
     stage.settle()
-    return [each.tolist() for each in found]
+    return [tensor.tolist() for tensor in gathered]

@@ -70,7 +70,7 @@ def _skipped_inputs(report: Report) -> str:
 
 
 def _rules(report: Report) -> str:
-    """`233 rules passed, 119 checks skipped (no NVIDIA GPU here: 83, other: 36)`."""
+    """`233 rules passed, 119 checks skipped (no NVIDIA GPU: 83, other: 36)`."""
     line = f"{counted(len(report.passed), 'rule')} passed"
     if not report.skipped:
         return line

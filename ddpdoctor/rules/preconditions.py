@@ -19,6 +19,6 @@ def need_gpus(gpu: Gpu, least: int = 1) -> None:
         CannotLook: no NVIDIA GPU, or fewer than `least`, which is 1 or 2.
     """
     if not gpu.devices:
-        not_here("no NVIDIA GPU here")
+        not_here("no NVIDIA GPU")
     if len(gpu.devices) < least:
         not_here("fewer than two GPUs")

@@ -1,6 +1,6 @@
-"""The machine that collectors look at: its file tree, its environment, and the time that is left.
+"""The machine that collectors read: its file tree, its environment, and the time left.
 
-Tests hand in a tree of their own and an environment of their own; nothing here reads `os.environ` by itself.
+Tests pass their own tree and environment; only `this_machine` reads `os.environ`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """A moment that nothing may wait past. `cut` gives a nearer one."""
+    """A point in time after which nothing may wait. `cut` returns an earlier one."""
 
     __slots__ = ("_end",)
 
@@ -35,13 +35,13 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
     def cut(self, seconds: float) -> Deadline:
-        """A deadline in `seconds`, or this one when it is nearer."""
+        """A deadline in `seconds`, or this one if it is earlier."""
         return Deadline(min(seconds, self.left))
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The file tree: "/" of this machine, or a captured tree in a test. Paths are given absolute."""
+    """The file tree: "/" of this machine, or a captured tree in a test. Paths are absolute."""
 
     path: str = "/"
 
@@ -75,7 +75,7 @@ class Root:
             return None
 
     def number(self, path: str) -> int | None:
-        """The integer in a small file, None when it cannot be read or is none."""
+        """The integer in a small file, None if it cannot be read or is not an integer."""
         line = self.line(path)
         try:
             return None if line is None else int(line)
@@ -101,7 +101,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a collector gets: `root`, the environment to judge, the deadline, and the Python that the job would use."""
+    """The input of a collector: file tree, environment, deadline, and the Python that the job would use."""
 
     root: Root = field(default_factory=Root)
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Machine:
     _asking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def once(self, name: str, ask: Callable[[], T]) -> T:
-        """The answer of `ask`, which is called once for all collectors of this machine that want `name`."""
+        """The result of `ask`, which is called once for all collectors of this machine that need `name`."""
         with self._asking:
             if name not in self._answers:
                 self._answers[name] = ask()

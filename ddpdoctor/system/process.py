@@ -1,7 +1,7 @@
-"""The one way to start a process in the background: in a session of its own, killed with all its children when it is late.
+"""The only way to start a background process: in its own session, killed with all its children on a timeout.
 
-Processes that the user's terminal and its signals belong to (the job of `run`, the ranks of `probe`, the check before a job) are
-started where they are waited for, and say why there. Imports little: a probe starts its worker before anything else.
+Foreground processes with the user's terminal and signals (the job of `run`, the ranks of `probe`, the check before a job) are
+started by their callers. Imports little: a probe starts its worker before anything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 __all__ = ["Done", "LateError", "end_all", "kill", "run", "start"]
 
 REAP_SECONDS = 0.5
-"""How long a killed child may take to go away; one in an uninterruptible driver call is left behind to the kernel."""
+"""How long to wait for a killed child; one in an uninterruptible driver call is abandoned."""
 
 _running: set[subprocess.Popen[bytes]] = set()
 _starting = threading.Lock()
@@ -35,10 +35,10 @@ class Done(NamedTuple):
 
 
 class LateError(Exception):
-    """The process did not end in time and was killed; `out` is what it had written until then."""
+    """The process timed out and was killed; `out` is its output until then."""
 
     def __init__(self, command: str, seconds: float, out: bytes = b"") -> None:
-        super().__init__(f"{command} did not answer within {seconds:.1f} s")
+        super().__init__(f"{command} timed out after {seconds:.1f} s")
         self.seconds = seconds
         self.out = out
 
@@ -53,7 +53,7 @@ def run(
     """Run a command to its end, or kill it and its children after `seconds`.
 
     Raises:
-        LateError: the deadline passed.
+        LateError: it timed out.
         OSError: it could not be started.
     """
     with _starting:
@@ -71,8 +71,8 @@ def run(
 
 
 def end_all() -> None:
-    """Kill what is still running and start nothing any more: the command is leaving, its threads may still be asking."""
-    if _starting.acquire(timeout=1.0):  # never given back
+    """Kill all running children and start no more: the command is exiting, but its threads may still run."""
+    if _starting.acquire(timeout=1.0):  # never released
         for child in tuple(_running):
             kill(child)
 
@@ -88,7 +88,7 @@ def start(
     folder: str | None = None,
     in_child: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own; whoever starts it ends it. It inherits the descriptors `fds`.
+    """Start a command in its own session; the caller has to end it. It inherits the descriptors `fds`.
 
     `environ` None is this process's; `in_child` is called in the child before the command runs.
 
@@ -109,15 +109,15 @@ def start(
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """SIGKILL a child's session and reap it, without ever waiting on a process that cannot die."""
+    """SIGKILL a child's session and reap it, without waiting forever for an unkillable process."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it ended by itself in between: nothing is left to kill
+        pass  # it has already ended: nothing to kill
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:
             stream.close()
     try:
         child.wait(REAP_SECONDS)
     except subprocess.TimeoutExpired:
-        return  # stuck in the kernel; the caller already reports that it did not answer
+        return  # stuck in the kernel; the caller already reports the timeout

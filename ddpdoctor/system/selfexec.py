@@ -1,8 +1,8 @@
-"""How the doctor's own modules are started: no file of the folder that it is used in takes the place of a module, and no
-file that they open that of a standard stream.
+"""Starts ddpdoctor's own modules safely: files in the current folder cannot shadow modules, and closed standard streams are
+reopened.
 
-`python -m` and `python -c` look for every module in the current folder first, and a job's folder may well hold a
-random.py or a signal.py.
+`python -m` and `python -c` search every module in the current folder first, and a job's folder may contain a random.py or
+a signal.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ START = (
 
 
 def command(module: str) -> list[str]:
-    """The command that runs a module of this package as `python -m` does; arguments go after it."""
+    """The command that runs a module of this package like `python -m`; append arguments to it."""
     return [sys.executable, "-c", START.format(os.path.dirname(os.path.dirname(__file__))), module]
 
 
 def open_missing_streams() -> None:
-    """Started with closed streams (`<&-`, `>&-`), the first files that we open would take their places, and a child's own
-    would be put over them. What is printed then goes nowhere.
+    """Open `/dev/null` for closed standard streams (`<&-`, `>&-`). Otherwise the first opened files would get their
+    descriptors, and a child's streams would replace them.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -35,7 +35,7 @@ def open_missing_streams() -> None:
 
 
 def leave_folder() -> None:
-    """Do the same for this process, which was started with `python -m`: forget the folder that this put first."""
+    """The same for this process, started with `python -m`: remove the current folder from sys.path."""
     is_safe = getattr(sys.flags, "safe_path", False)
     if not is_safe and sys.path and sys.path[0] in ("", _folder()):
         del sys.path[0]
@@ -45,4 +45,4 @@ def _folder() -> str:
     try:
         return os.getcwd()
     except OSError:
-        return ""  # it was deleted: nothing can be found there
+        return ""  # the folder was deleted

@@ -1,4 +1,4 @@
-"""Calls with a timeout: what may never return (a dead NFS mount, the resolver) runs in a thread that can be left behind."""
+"""Calls with a timeout: a call that may never return (dead NFS mount, resolver) runs in a thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class CallTimeout(Exception):
-    """The call did not return in time; its thread is left behind."""
+    """The call timed out; its thread is abandoned."""
 
 
 def call_with_timeout(work: Callable[[], T], seconds: float) -> T:
-    """What `work` returns or raises, if it does so within `seconds`.
+    """The result of `work`, or its exception, within `seconds`.
 
     Raises:
         CallTimeout: it takes longer.
@@ -28,7 +28,7 @@ def call_with_timeout(work: Callable[[], T], seconds: float) -> T:
     def ask() -> None:
         try:
             results.append(work())
-        except Exception as error:  # handed to the caller below
+        except Exception as error:  # raised to the caller below
             errors.append(error)
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -37,14 +37,14 @@ def call_with_timeout(work: Callable[[], T], seconds: float) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise CallTimeout(f"no answer within {seconds:.1f} s")
+        raise CallTimeout(f"timed out after {seconds:.1f} s")
     return results[0]
 
 
 def call_each_with_timeout(work: Callable[[K], T], items: Iterable[K], seconds: float) -> tuple[dict[K, T], list[K]]:
-    """What `work`, which does not raise, returns for each item, and the items for which it takes longer than `seconds`."""
+    """The results of `work`, which must not raise, for each item, and the items that took longer than `seconds`."""
     wanted = list(items)
-    found: dict[K, T] = {}
+    results: dict[K, T] = {}
     late: list[K] = []
 
     def walk(place: list[int]) -> None:
@@ -52,8 +52,8 @@ def call_each_with_timeout(work: Callable[[K], T], items: Iterable[K], seconds: 
             item = wanted[place[0]]
             result = work(item)
             if item in late:
-                return  # another thread went on
-            found[item] = result
+                return  # another thread has continued
+            results[item] = result
             place[0] += 1
 
     place = [0]
@@ -69,4 +69,4 @@ def call_each_with_timeout(work: Callable[[K], T], items: Iterable[K], seconds: 
             place = [before + 1]
         else:
             break
-    return found, late
+    return results, late

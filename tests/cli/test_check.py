@@ -152,7 +152,7 @@ def test_a_probe_that_could_not_be_done_never_passes() -> None:
     assert check.returncode == 3
     report = json.loads(out)
     assert report["verdict"] == "incomplete"
-    assert "the probe could not run" in report["crashed"][0]["error"]
+    assert "the probe failed to run" in report["crashed"][0]["error"]
 
 
 def test_ranks_that_a_launcher_started_meet_and_the_first_one_tells(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def _piped(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
         ("sbatch --nodes=2 train.sbatch", "the batch script is not read"),
         ("accelerate config", "`accelerate config` starts no ranks"),
         ("nohup", "is given no command"),
-        ("FOO=1", "there is no command in it"),
+        ("FOO=1", "it contains no command"),
     ],
 )
 def test_a_line_that_starts_nothing_known_is_not_a_pass(line: str, reason: str, tmp_path: Path) -> None:

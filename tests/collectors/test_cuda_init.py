@@ -47,7 +47,7 @@ def test_an_error_of_cuinit_is_its_number(code: int, folder: Path) -> None:
 
 def test_a_cuinit_that_hangs_is_no_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_init, "SECONDS", 0.3)
-    assert ask(folder, "hang") == (None, {}, (Gap("gpu.cuda_error", "cuInit did not answer within 0.3 s"),))
+    assert ask(folder, "hang") == (None, {}, (Gap("gpu.cuda_error", "cuInit timed out after 0.3 s"),))
 
 
 def test_without_the_library_nothing_is_started(tmp_path: Path) -> None:

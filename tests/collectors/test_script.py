@@ -37,7 +37,7 @@ def test_a_folder_that_is_named_is_searched_whatever_its_name(tmp_path: Path) ->
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read(str(tmp_path / "pipe.py"))
 
 

@@ -302,5 +302,5 @@ def test_a_uv_project_may_still_install_what_it_names(tmp_path: Path) -> None:
     (site.bin / "deepspeed").unlink()
     startup, findings = site.startup("uv run deepspeed train.py")
     assert not findings
-    assert any("may get deepspeed" in reason for reason in startup.unknown)
+    assert any("may install deepspeed" in reason for reason in startup.unknown)
     assert [each.code for each in site.startup("uv run composer train.py")[1]] == ["LAUNCH520"]

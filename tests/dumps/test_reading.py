@@ -37,7 +37,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_named(tmp_path: Path) -> No
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(pickle.dumps({"entries": [_Runs(marker)], "version": "2.10"}, 2))
     (found,) = read_dumps([str(path)])
-    assert found.problem == f"refused: it would run or build {os.system.__module__}.system, which no dump does"
+    assert found.problem == f"not loaded: it refers to {os.system.__module__}.system, which no dump does"
     assert not marker.exists()
 
 
@@ -84,7 +84,7 @@ def test_a_dump_that_breaks_off_is_read_as_far_as_it_goes(tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(content[: len(content) // 2])
     for found in read_dumps(str(tmp_path / name) for name in whole):
         assert 2 <= len(found) < 10
-        assert found.problem == "breaks off; the entries before were read"
+        assert found.problem == "truncated; the complete entries were read"
 
 
 @pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.8, 0.99])

@@ -112,10 +112,14 @@ def _report(folder: Path, text: str) -> Report:
         (PREEMPTED + "step 5 loss 0.1\n" * 400 + RAISED, "LOG500", "KeyError"),
         ("File already exists: /scratch/run1/ddp_init\n" + CROWDED, "NET018", "left by an earlier run"),
         (CROWDED, "PROBE004", "8 workers came to a group of 4. Undetermined"),
-        ("fit.py: error: unrecognized arguments: --local_rank=1\n", "LAUNCH050", "before torch 2.0, adds --local_rank"),
-        ("fit.py: error: unrecognized arguments: --local-rank=1 -m\n", "LAUNCH050", "refuses -m as well"),
-        ("/usr/bin/python3: No module named torch.distibuted.run\n", "LAUNCH003", "misspelt torch.distributed.run"),
-        ("/usr/bin/python3: No module named tools.fit\n", "LAUNCH003", "Python finds no module tools.fit: "),
+        ("fit.py: error: unrecognized arguments: --local_rank=1\n", "LAUNCH050", "before torch 2.0 adds --local_rank"),
+        ("fit.py: error: unrecognized arguments: --local-rank=1 -m\n", "LAUNCH050", "it also refuses -m"),
+        (
+            "/usr/bin/python3: No module named torch.distibuted.run\n",
+            "LAUNCH003",
+            "did you mean torch.distributed.run?",
+        ),
+        ("/usr/bin/python3: No module named tools.fit\n", "LAUNCH003", "Python has no module tools.fit: "),
         (
             "RuntimeError: DataLoader worker (pid 41) is killed by signal: Terminated.\n",
             "LOG500",

@@ -218,7 +218,7 @@ GARBAGE = {
     "nothing": b"",
     "random bytes": os.urandom(300),
     "a web browser": b"GET / HTTP/1.1\r\nHost: node0\r\n\r\n",
-    "half a line": b'{"ddpdoctor": 1',
+    "incomplete line": b'{"ddpdoctor": 1',
     "a line without end": b'{"a": "' + b"x" * (MAX_HELLO_BYTES + 9),
     "no object": b"[1, 2]\n",
     "deep": b"{" + b'"a":{' * 5000 + b"\n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from cases import Case, all_cases, named
 from launches import LEGAL, NODES, TRAIN, WRONG, lint, write_files
 
 from ddpdoctor.findings import Finding, NodeCommand, Severity
-from ddpdoctor.rules import load
+from ddpdoctor.rules import Rule, load
 from ddpdoctor.rules.views import line_rules
 
 CHECK_ONLY = {"LAUNCH022", "LAUNCH065", "LAUNCH071", "LAUNCH075", "LAUNCH082", "LAUNCH087"}
@@ -24,6 +25,15 @@ def _codes(report: Any) -> list[str]:
     return sorted({f.code for f in report.findings})
 
 
+def _reads_well(report: Any) -> None:
+    """Headlines fit one line of 80 columns after the severity and the code, and every caret has a short label."""
+    for finding in report.findings:
+        if finding.code.startswith("LAUNCH"):
+            assert len(finding.message) <= 62, finding.message
+            assert len(finding.message.split()) <= 16, finding.message
+            assert finding.where.column is None or 0 < len(finding.label.split()) <= 6, (finding.message, finding.label)
+
+
 @pytest.mark.parametrize("case", WRONG, ids=lambda c: c.id)
 def test_a_wrong_line_gets_its_codes_and_a_clean_line(case: Case, tmp_path: Path) -> None:
     write_files(tmp_path, case.files)
@@ -32,6 +42,7 @@ def test_a_wrong_line_gets_its_codes_and_a_clean_line(case: Case, tmp_path: Path
     assert _codes(report) == sorted(case.codes), [f.message for f in report.findings]
     first = next(f for f in report.findings if f.code == case.codes[-1])
     assert first.where.column is not None or first.code.startswith("ENV")
+    _reads_well(report)
     if "fix" in case.keys:
         assert (first.fix_command or "none") == case.keys["fix"]
     if first.fix_command is not None and not first.fix_command.startswith(("unset", "export")):
@@ -44,6 +55,7 @@ def test_the_nodes_of_a_job_are_held_against_each_other(case: Case, tmp_path: Pa
     write_files(tmp_path, {})
     report = lint(case.text.splitlines(), cwd=tmp_path)
     assert _codes(report) == sorted(case.codes), [f.message for f in report.findings]
+    _reads_well(report)
     for each in report.findings:
         if each.where.node is not None and each.fix_command is not None:
             assert each.commands == (NodeCommand(f"node {each.where.node}", each.fix_command),)
@@ -202,3 +214,48 @@ def test_each_node_is_told_its_own_command() -> None:
 
 def test_one_line_is_not_told_which_node_it_is_for() -> None:
     assert all(not each.commands for each in lint(["torchrun --nproc_per_node=2 --nnodes=two train.py"]).findings)
+
+
+def test_a_correction_for_every_node_says_so() -> None:
+    finding = next(f for f in lint(argv=["torchrun", "--nnodes", "2", "train.py"]).findings if f.code == "LAUNCH025")
+    command = "torchrun --nnodes 2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py"
+    assert finding.commands == (NodeCommand("all nodes", command),)
+    line = "torchrun --nnodes=2 --node-rank=1 --rdzv-endpoint=localhost:29400 train.py"
+    assert [f.commands for f in lint([line]).findings if f.code == "LAUNCH032"] == [()]
+    under_srun = lint(["srun -N 2 --ntasks-per-node=1 torchrun --nnodes 2 train.py"]).findings
+    assert [f.commands for f in under_srun if f.code == "LAUNCH025"] == [()]
+
+
+RULES = [r for r in load(("launch",)) if r.code.startswith("LAUNCH")]
+SHOWN_BY_MORE_THAN_LINES = {
+    "LAUNCH020", "LAUNCH022", "LAUNCH040", "LAUNCH041", "LAUNCH050", "LAUNCH051", "LAUNCH054", "LAUNCH056", "LAUNCH061",
+    "LAUNCH063", "LAUNCH065", "LAUNCH071", "LAUNCH075", "LAUNCH077", "LAUNCH078", "LAUNCH081", "LAUNCH082", "LAUNCH084",
+    "LAUNCH085", "LAUNCH086", "LAUNCH087", "LAUNCH500", "LAUNCH502", "LAUNCH521", "LAUNCH522",
+}  # fmt: skip
+"""Causes whose examples need a script, a batch script, a manifest or a machine."""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.code)
+def test_a_manual_page_is_short_and_has_an_example(rule: Rule) -> None:
+    assert len(re.findall(r"[.?!](?=\s|$)", re.sub(r"``?.*?``?", "", rule.why))) <= 2, rule.why
+    assert len(rule.fix) <= 70, rule.fix
+    assert rule.fix.endswith("."), rule.fix
+    shown, _, commands = rule.section("Example").partition("# before\n")
+    assert shown.strip()
+    assert all(part.strip() for part in commands.partition("# after\n"))
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if r.code not in SHOWN_BY_MORE_THAN_LINES], ids=lambda r: r.code)
+def test_the_example_of_a_manual_page_is_true(rule: Rule, tmp_path: Path) -> None:
+    write_files(tmp_path, {})
+    shown, _, commands = rule.section("Example").replace("<NBSP>", "\u00a0").partition("# before\n")
+    before, _, after = commands.partition("# after\n")
+    found = [f for f in lint(_lines(before), cwd=tmp_path).findings if f.code == rule.code]
+    assert found
+    if rule.code in shown:
+        assert found[0].message == shown.strip().partition("]: ")[2]
+    assert rule.code not in {f.code for f in lint(_lines(after), cwd=tmp_path).findings}
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]

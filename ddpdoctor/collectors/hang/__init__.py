@@ -1,1 +1,1 @@
-"""`hang`: what the ranks of a stuck job left (dumps, stacks, RAS answers), and what /proc, py-spy and RAS say of them now."""
+"""`hang`: evidence of a stuck job: saved dumps, stacks and RAS reports, and the live state from /proc, py-spy and RAS."""

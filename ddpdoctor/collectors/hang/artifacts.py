@@ -1,4 +1,4 @@
-"""`hang`: what the ranks of a stuck job left: Flight Recorder dumps, stacks, answers of NCCL's RAS; and what /proc says."""
+"""`hang`: files that a stuck job left: Flight Recorder dumps, stacks, reports of NCCL's RAS; and saved facts."""
 
 from __future__ import annotations
 
@@ -18,40 +18,39 @@ MAX_TEXT_BYTES = 16 << 20
 
 
 def hang_artifacts(log: Log) -> Hang | None:
-    """The dumps, stacks and answers of RAS among the sources of a log; None without any."""
+    """The dumps, stacks and RAS reports among the sources of a log; None without any."""
     dumps = [source.name for source in log.sources if _is_dump(source)]
     texts = [source for source in log.sources if source.kind in (InputKind.STACKS, InputKind.RAS)]
     if not dumps and not texts:
         return None
     from ddpdoctor.collectors.hang.dumps import read_dumps
 
-    left = _texts(texts)
-    return replace(left, dumps=read_dumps(dumps) if dumps else ())
+    return replace(_texts(texts), dumps=read_dumps(dumps) if dumps else ())
 
 
 def hang_of_job(found: Hang | None, log: Log, saved: Sequence[Hang] = ()) -> Hang | None:
-    """What was `found` among the sources of one job, and what `saved` facts hold; None without any.
+    """The part of `found` that belongs to the sources of one job, and the `saved` facts; None without any.
 
-    A file of which nothing could be read is a gap.
+    A file that could not be read at all is a gap.
     """
     names = {source.name for source in log.sources}
     dumps = tuple(dump for dump in (found.dumps if found is not None else ()) if dump.source in names)
     stacks = tuple(stack for stack in (found.stacks if found is not None else ()) if stack.source in names)
-    ras = tuple(answer for answer in (found.ras if found is not None else ()) if answer.source in names)
+    ras = tuple(report for report in (found.ras if found is not None else ()) if report.source in names)
     gaps = tuple(gap for gap in (found.gaps if found is not None else ()) if gap.path.removeprefix("hang.") in names)
     if not (dumps or stacks or ras or gaps or saved):
         return None
     return Hang(
-        dumps=(*dumps, *(dump for each in saved for dump in each.dumps)),
+        dumps=(*dumps, *(dump for hang in saved for dump in hang.dumps)),
         stacks=stacks,
-        processes=tuple(process for each in saved for process in each.processes),
-        ras=(*ras, *(answer for each in saved for answer in each.ras)),
+        processes=tuple(process for hang in saved for process in hang.processes),
+        ras=(*ras, *(report for hang in saved for report in hang.ras)),
         gaps=(*gaps, *_gaps(dumps)),
     )
 
 
 def _gaps(dumps: Sequence[Dump]) -> Iterator[Gap]:
-    """Dumps of which nothing could be read, and those whose rank is not known."""
+    """Dumps that could not be read at all, and those whose rank is unknown."""
     for dump in dumps:
         if dump.problem is not None and not len(dump) and not _is_other_data(dump):
             yield Gap(f"hang.{dump.source}", f"{dump.source}: {dump.problem}")
@@ -66,12 +65,12 @@ def _is_dump(source: LogSource) -> bool:
 
 
 def _is_other_data(dump: Dump) -> bool:
-    """A pickle of plain data that is nobody's dump, as folders hold them."""
+    """A pickle of plain data that is not a dump."""
     return dump.problem in NOT_DUMPS and dump.rank is None
 
 
 def _texts(sources: Iterable[LogSource]) -> Hang:
-    """Stacks and answers of RAS, which are texts."""
+    """Stacks and RAS reports, which are texts."""
     from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
     from ddpdoctor.dumps.ras import ras_of
     from ddpdoctor.dumps.stacks import stacks_in
@@ -80,11 +79,11 @@ def _texts(sources: Iterable[LogSource]) -> Hang:
     ras: list[Ras] = []
     gaps: list[Gap] = []
     for source in sources:
-        (each,) = inputs_of([source.name])
-        if each.path is None:
+        (file_input,) = inputs_of([source.name])
+        if file_input.path is None:
             continue
         try:
-            with opened(each) as file:
+            with opened(file_input) as file:
                 text = file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
             if source.kind is InputKind.RAS:
                 ras += ras_of(source.name, text)

@@ -1,4 +1,4 @@
-"""What /proc says of a rank and of the processes below it: twice, some time apart, without stopping anything."""
+"""Reads a rank and its child processes from /proc twice, some time apart, without stopping anything."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMBERS = {
         " 242 accept4 260 wait4 291 statx"
     ),
 }
-"""Of each machine's system calls those in which a rank may be stuck, by number."""
+"""The system calls in which a rank may be stuck, by architecture and number."""
 _GLOO_THREAD = "pt_gloo_runloop"
 MOST_THREADS = 4096
 _OF_A_FILE = ("read", "write", "pread64", "pwrite64", "fsync", "fdatasync", "flock", "fcntl")
@@ -42,7 +42,7 @@ _STANDARD = ("standard input", "standard output", "standard error")
 
 
 class ProcSnapshot:
-    """One process at one moment: what changes when it moves."""
+    """The state of one process at one moment: values that change while it makes progress."""
 
     def __init__(self, root: Root, pid: int) -> None:
         fields = (root.line(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
@@ -62,15 +62,15 @@ def watch(
     seconds: float,
     host: str,
 ) -> tuple[RankProcess, ...]:
-    """The processes of these ranks, watched for so many seconds."""
+    """The processes of these ranks, watched for `seconds`."""
     before = {entry.pid: ProcSnapshot(root, entry.pid) for entry, _ in ranks}
     time.sleep(seconds if ranks else 0.0)
     by_pid = {entry.pid: (entry, environ) for entry, environ in ranks}
-    found, late = call_each_with_timeout(
+    answered, late = call_each_with_timeout(
         lambda pid: _process(root, *by_pid[pid], known, before[pid], host), by_pid, SECONDS
     )
     silent = {pid: RankProcess(pid, host, state=before[pid].state, job=_job(by_pid[pid][1])) for pid in late}
-    return tuple({**found, **silent}[pid] for pid in by_pid)
+    return tuple({**answered, **silent}[pid] for pid in by_pid)
 
 
 def _process(
@@ -81,7 +81,7 @@ def _process(
     passed = max(now.at - before.at, 0.001)
     has_ticks = now.ticks is not None and before.ticks is not None  # one that has ended has none
     used = (now.ticks or 0) - (before.ticks or 0) if has_ticks else None
-    moved = None if now.switches is None or before.switches is None else now.switches - before.switches
+    switches = None if now.switches is None or before.switches is None else now.switches - before.switches
     return RankProcess(
         pid=entry.pid,
         host=host,
@@ -98,25 +98,25 @@ def _process(
         file=file,
         kernel_stack=_kernel_stack(root, entry.pid),
         cpu_share=None if used is None else round(used / os.sysconf("SC_CLK_TCK") / passed, 2),
-        switches=moved,
+        switches=switches,
         runs_gloo=runs_gloo(root, entry.pid),
         traced_by=now.tracer or None,
         oom_kills=_oom_kills(root, entry.pid),
         memory_bytes=None if now.memory is None else now.memory << 10,
-        children=tuple(_child(root, each, entry) for each in _children(entry.pid, known)),
+        children=tuple(_child(root, child, entry) for child in _children(entry.pid, known)),
         variables=relevant(environ.variables),
     )
 
 
 def _children(pid: int, known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
-    """All processes below one, nearest first."""
-    found: list[ProcEntry] = []
+    """All descendants of a process, nearest first."""
+    children: list[ProcEntry] = []
     level = {pid}
-    while level and len(found) < MOST_CHILDREN:
+    while level and len(children) < MOST_CHILDREN:
         below = [entry for entry in known.values() if entry.parent in level and not entry.is_own]
-        found += below
+        children += below
         level = {entry.pid for entry in below}
-    return found[:MOST_CHILDREN]
+    return children[:MOST_CHILDREN]
 
 
 def _child(root: Root, entry: ProcEntry, rank: ProcEntry) -> ChildProcess:
@@ -129,7 +129,7 @@ def _child(root: Root, entry: ProcEntry, rank: ProcEntry) -> ChildProcess:
 
 
 def _call(root: Root, pid: int) -> tuple[str, str | None]:
-    """The system call that the main thread waits in, and the file that it is about; "" while it runs or may not be read."""
+    """The system call that the main thread waits in, and its file; "" while it runs, or if it cannot be read."""
     words = (root.line(f"/proc/{pid}/syscall") or "").split()
     name = _table().get(words[0], "") if words else ""
     if name not in _OF_A_FILE or len(words) < 2:
@@ -143,10 +143,10 @@ def _call(root: Root, pid: int) -> tuple[str, str | None]:
 
 
 def runs_gloo(root: Root, pid: int) -> bool | None:
-    """Whether a thread of Gloo's is in a collective: there it waits for its peers with a time limit, and for work without."""
+    """Whether a Gloo thread is in a collective: it waits for its peers with a timeout, but for work without one."""
     task = f"/proc/{pid}/task"
-    threads = [each for each in root.names(task)[:MOST_THREADS] if root.line(f"{task}/{each}/comm") == _GLOO_THREAD]
-    calls = [(root.line(f"{task}/{each}/syscall") or "").split() for each in threads]
+    threads = [name for name in root.names(task)[:MOST_THREADS] if root.line(f"{task}/{name}/comm") == _GLOO_THREAD]
+    calls = [(root.line(f"{task}/{name}/syscall") or "").split() for name in threads]
     if not calls or not all(calls):
         return None
     futex = next((number for number, name in _table().items() if name == "futex"), None)
@@ -169,7 +169,7 @@ def _kernel_stack(root: Root, pid: int) -> tuple[str, ...]:
 
 
 def _oom_kills(root: Root, pid: int) -> int | None:
-    """How many processes of the rank's cgroup the kernel has killed for want of memory."""
+    """How many processes of the rank's cgroup were OOM-killed."""
     groups = (root.line(f"/proc/{pid}/cgroup") or "").splitlines()
     path = next((line.partition("::")[2] for line in groups if line.startswith("0::")), None)
     events = None if path is None else root.line(f"/sys/fs/cgroup{path}/memory.events")
@@ -177,14 +177,14 @@ def _oom_kills(root: Root, pid: int) -> int | None:
 
 
 def _job(environ: Environ) -> str:
-    """What ranks of one job share and others do not."""
-    words = [
+    """The job's identity: settings that its ranks share and other jobs do not."""
+    settings = [
         environ.get(name)
         for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
     ]
-    return " ".join(word for word in words if word and word != "none")
+    return " ".join(setting for setting in settings if setting and setting != "none")
 
 
 def _field(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name}:\s*(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(rf"^{name}:\s*(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None

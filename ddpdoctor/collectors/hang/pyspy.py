@@ -1,4 +1,4 @@
-"""Asks py-spy, where it is installed, for the Python stacks of processes, without stopping them (--nonblocking)."""
+"""Gets the Python stacks of processes from py-spy, if installed, without stopping them (`--nonblocking`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ AT_ONCE = 8
 
 
 def find_pyspy(environ: Mapping[str, str]) -> str | None:
-    """The program: beside this Python, or on PATH."""
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy", path=environ.get("PATH"))
+    """The program: next to this Python, or on PATH."""
+    local = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return local if os.access(local, os.X_OK) else shutil.which("py-spy", path=environ.get("PATH"))
 
 
 def frames_of(
     program: str, pids: Iterable[int], seconds: float = SECONDS
 ) -> tuple[dict[int, tuple[StackFrame, ...]], list[str]]:
-    """The main thread's frames of each process, innermost first, and why there are none of some."""
-    found: dict[int, tuple[StackFrame, ...]] = {}
+    """The main thread's frames of each process, innermost first, and the problems with the others."""
+    frames: dict[int, tuple[StackFrame, ...]] = {}
     problems: list[str] = []
     left = list(pids)
 
@@ -39,7 +39,7 @@ def frames_of(
             except IndexError:
                 return  # another thread took the last one
             try:
-                found[pid] = _ask(program, pid, seconds)
+                frames[pid] = _ask(program, pid, seconds)
             except (LateError, OSError, ValueError) as error:
                 problems.append(f"pid {pid}: {error}"[:200])
 
@@ -48,7 +48,7 @@ def frames_of(
         thread.start()
     for thread in threads:
         thread.join()
-    return found, problems
+    return frames, problems
 
 
 def _ask(program: str, pid: int, seconds: float) -> tuple[StackFrame, ...]:

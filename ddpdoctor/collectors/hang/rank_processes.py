@@ -1,4 +1,4 @@
-"""Finds the ranks of this node in /proc: by the variables of their launcher, or below the process ids that were given."""
+"""Finds the ranks of this node in /proc: by their launcher's variables, or among given processes and their children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FoundRanks", "ProcEntry", "find", "processes"]
 
 MOST_PROCESSES = 100_000
 SECONDS = 0.5
-"""How long /proc may take over one process: it waits for one that the kernel holds, on a dead mount for example, forever."""
+"""How long /proc may take per process: reading one that is stuck in the kernel, such as on a dead mount, blocks forever."""
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _OWN = ("ddpdoctor", "py-spy")
 _TORCH = "libtorch"
@@ -35,7 +35,7 @@ class ProcEntry:
     state: str
     words: tuple[str, ...] = ()
     is_silent: bool = False
-    """/proc did not answer about it."""
+    """Reading its /proc files timed out."""
 
     @property
     def is_python(self) -> bool:
@@ -43,24 +43,24 @@ class ProcEntry:
 
     @property
     def is_agent(self) -> bool:
-        """A launcher, which may carry the number of its pod or task and is no rank."""
+        """A launcher, which may have the number of its pod or task but is not a rank."""
         return any(os.path.basename(word) in _AGENTS for word in self.words[:6])
 
     @property
     def is_spawned(self) -> bool:
-        """Started by torch.multiprocessing.spawn, which numbers its ranks inside of them."""
+        """Started by torch.multiprocessing.spawn, whose ranks get their numbers as arguments."""
         return any("multiprocessing.spawn" in word and "spawn_main" in word for word in self.words[:8])
 
     @property
     def is_own(self) -> bool:
-        """One of the doctor's own processes."""
+        """One of ddpdoctor's own processes."""
         return any(os.path.basename(word) in _OWN or word.startswith("ddpdoctor.") for word in self.words[:4])
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRanks:
-    """The ranks of one job on this node, by their pids, with the process of each; `unreadable` are processes of others,
-    `not_ranks` the given processes that are not ranks and have none below them.
+    """The ranks of one job on this node, each with its process; `unreadable` counts Python processes of other users,
+    `not_ranks` are the given processes that are not ranks and have no ranks among their descendants.
     """
 
     ranks: tuple[tuple[ProcEntry, Environ], ...]
@@ -72,13 +72,13 @@ def processes(root: Root) -> dict[int, ProcEntry]:
     """All processes, without their variables."""
     pids = [int(name) for name in root.names("/proc") if name.isdigit()][:MOST_PROCESSES]
     words, late = call_each_with_timeout(lambda pid: _words(root, pid), pids, SECONDS)
-    found = {}
+    entries = {}
     for pid in pids:
         text = root.line(f"/proc/{pid}/stat") or ""
         name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
         if len(fields) > 1 and fields[1].isdigit():
-            found[pid] = ProcEntry(pid, int(fields[1]), name, fields[0], words.get(pid, ()), is_silent=pid in late)
-    return found
+            entries[pid] = ProcEntry(pid, int(fields[1]), name, fields[0], words.get(pid, ()), is_silent=pid in late)
+    return entries
 
 
 def _words(root: Root, pid: int) -> tuple[str, ...]:
@@ -90,16 +90,16 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
 
     A rank is the first Python process that has its number: what it starts inherits the number and is not a rank. With
     `pids`, a process without a number that has no rank below it counts as one if it has loaded torch: scripts may number
-    their ranks themselves. `with_own` counts the doctor's own processes among them.
-    A process that /proc does not describe, beside the ranks of a launcher, counts as one of them.
+    their ranks themselves. `with_own` includes ddpdoctor's own processes.
+    An unreadable sibling of a launcher's ranks counts as one of them.
     """
     wanted = tuple(pids)
     below = _below(known, wanted) if wanted else set(known)
     ranks: dict[int, tuple[ProcEntry, Environ]] = {}
     unreadable = 0
-    asked = [pid for pid in sorted(below) if not known[pid].is_silent and not _is_tool(known[pid], with_own)]
-    told, late = call_each_with_timeout(lambda pid: _variables(root, pid), asked, SECONDS)
-    for pid, variables in told.items():
+    candidates = [pid for pid in sorted(below) if not known[pid].is_silent and not _is_tool(known[pid], with_own)]
+    answered, late = call_each_with_timeout(lambda pid: _variables(root, pid), candidates, SECONDS)
+    for pid, variables in answered.items():
         entry = known[pid]
         if variables is None:
             unreadable += entry.is_python and entry.state not in "ZX"
@@ -107,7 +107,7 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
         environ = Environ(variables=variables)
         if environ.rank is not None and environ.world_size is not None:
             ranks[pid] = entry, environ
-    tops = {pid: each for pid, each in ranks.items() if not _is_inner(pid, ranks, known)}
+    tops = {pid: rank for pid, rank in ranks.items() if not _is_inner(pid, ranks, known)}
     found = [_program(pid, ranks, known, with_own) for pid in tops]
     silent = [known[pid] for pid in sorted(below) if known[pid].is_silent or pid in late]
     found += _silent(silent, tops.values())
@@ -120,12 +120,12 @@ def find(root: Root, known: Mapping[int, ProcEntry], pids: Iterable[int] = (), *
 
 
 def _is_tool(entry: ProcEntry, with_own: bool) -> bool:
-    """A launcher, or the doctor itself."""
+    """A launcher, or ddpdoctor itself."""
     return entry.is_agent or (entry.is_own and not with_own)
 
 
 def _below(known: Mapping[int, ProcEntry], pids: Iterable[int]) -> set[int]:
-    """These processes and all that they started."""
+    """These processes and their descendants."""
     below = {pid for pid in pids if pid in known}
     grown = True
     while grown:
@@ -145,7 +145,7 @@ def _variables(root: Root, pid: int) -> dict[str, str] | None:
 
 
 def _is_inner(pid: int, ranks: Mapping[int, tuple[ProcEntry, Environ]], known: Mapping[int, ProcEntry]) -> bool:
-    """Whether a process above this one has the same number of the same job."""
+    """Whether an ancestor has the same rank of the same job."""
     own = ranks[pid][1]
     parent = known[pid].parent
     while parent in known:
@@ -158,7 +158,7 @@ def _is_inner(pid: int, ranks: Mapping[int, tuple[ProcEntry, Environ]], known: M
 def _silent(
     entries: Iterable[ProcEntry], ranks: Iterable[tuple[ProcEntry, Environ]]
 ) -> Iterable[tuple[ProcEntry, Environ]]:
-    """Those that have the parent of a rank: with the variables of that rank, but for its numbers."""
+    """Siblings of a rank, with the variables of that rank except its rank numbers."""
     by_parent = {entry.parent: environ for entry, environ in ranks}
     for entry in entries:
         if entry.parent in by_parent:
@@ -171,11 +171,11 @@ def _silent(
 def _program(
     top: int, ranks: Mapping[int, tuple[ProcEntry, Environ]], known: Mapping[int, ProcEntry], with_own: bool
 ) -> tuple[ProcEntry, Environ]:
-    """The Python process of a rank that a shell script or another wrapper starts."""
+    """The Python process of a rank that a shell script or another wrapper started."""
     entry, environ = ranks[top]
     while not entry.is_python:
-        inner = [each for each in known.values() if each.parent == entry.pid and (with_own or not each.is_own)]
-        chosen = next((each for each in inner if each.is_python), inner[0] if len(inner) == 1 else None)
+        children = [child for child in known.values() if child.parent == entry.pid and (with_own or not child.is_own)]
+        chosen = next((child for child in children if child.is_python), children[0] if len(children) == 1 else None)
         if chosen is None:
             return ranks[top]
         entry = chosen
@@ -183,21 +183,21 @@ def _program(
 
 
 def _given(root: Root, pid: int, numbered: set[int], known: Mapping[int, ProcEntry]) -> list[ProcEntry]:
-    """What the user points at where no rank has a number: the processes that torch.multiprocessing spawned, or the one
-    that has loaded torch.
+    """The ranks at a given pid without numbered ranks: the processes that torch.multiprocessing spawned, or the one that
+    has loaded torch.
     """
     below = _below(known, (pid,))
     if pid not in known or below & numbered:
         return []
-    spawned = [known[each] for each in sorted(below) if known[each].parent == pid and known[each].is_spawned]
+    spawned = [known[child] for child in sorted(below) if known[child].parent == pid and known[child].is_spawned]
     candidates = spawned if len(spawned) > 1 else [known[pid]]
     return [each for each in candidates if not each.is_agent and _has_torch(root, each)]
 
 
 def _has_torch(root: Root, entry: ProcEntry) -> bool | None:
-    """Whether a process has loaded torch's library, None where its memory map may not be read.
+    """Whether a process has loaded torch's library, None if its memory map is not readable.
 
-    One that the kernel holds, of which /proc does not answer, counts as one that has: that is what is looked for.
+    A process that is stuck in the kernel, so that reading /proc blocks, counts as one that has.
     """
     found, late = call_each_with_timeout(lambda pid: _loads_torch(root, pid), [entry.pid], SECONDS)
     return True if entry.is_silent or late else found[entry.pid]

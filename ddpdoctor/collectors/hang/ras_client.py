@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS on this host. Only when told to: the question itself has crashed jobs (NVIDIA/nccl issues 1669, 1762, 2346)."""
+"""Queries NCCL's RAS on this host. Only on request, because the query has crashed jobs (NVIDIA/nccl issues 1669, 1762, 2346)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RAS_SECONDS = 5
 
 
 def ask(environ: Mapping[str, str], seconds: float) -> tuple[str, str]:
-    """The address that was asked, and the answer.
+    """The address of the RAS service, and its report.
 
     Raises:
-        OSError: nobody answers there, or not in time.
+        OSError: no process answers there, or not in time.
     """
     address = environ.get("NCCL_RAS_ADDR") or DEFAULT
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Collects `hang` on a node where a job is stuck now: its ranks, their stacks, the dumps that they wrote."""
+"""Collects `hang` on a node where a job is stuck now: its ranks, their stacks, and the dumps that they wrote."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"
 STACK_SECONDS = 5.0
 DUMP_SECONDS = 5.0
 CLOCK_SECONDS = 0.1
-"""A file's time may lag behind the clock by a tick of the kernel's."""
+"""File times may be one kernel tick older than the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangRequest:
-    """What to look at: the ranks at and below `pids` (none: all of this node), for `seconds`, with py-spy or without."""
+    """What to examine: `pids` and their descendants (none: all ranks of this node), for `seconds`, with py-spy or without."""
 
     pids: tuple[int, ...] = ()
     seconds: float = 2.0
     stacks: bool = True
     with_own: bool = False
     dumps: bool = False
-    """Ask NCCL's Flight Recorder for a dump, where the job has a pipe for that question."""
+    """Request a Flight Recorder dump, if the job has a pipe for such requests."""
 
 
 def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
@@ -46,7 +46,7 @@ def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
     found = find(root, known, wanted.pids, with_own=wanted.with_own)
     gaps = []
     if found.unreadable:
-        reason = f"{found.unreadable} Python processes of other users: needs root"
+        reason = f"needs root ({found.unreadable} Python processes of other users)"
         gaps.append(Gap("hang.processes", reason, Why.NEEDS_ROOT))
     host = socket.gethostname().partition(".")[0]
     seen = watch(root, found.ranks, known, min(wanted.seconds, machine.deadline.left / 2), host)
@@ -62,8 +62,8 @@ def collect_hang(machine: Machine, wanted: HangRequest) -> Hang:
 def _with_stacks(
     machine: Machine, seen: Sequence[RankProcess], again: str
 ) -> tuple[tuple[RankProcess, ...], list[Gap]]:
-    """The ranks, and the copies of them below (workers of data loaders), with what py-spy says; `again` is the command that
-    reads them once more.
+    """The ranks and their forked children (data loader workers), with stacks from py-spy; `again` is the command that reads
+    them again.
     """
     program = find_pyspy(machine.environ)
     if program is None:
@@ -84,31 +84,31 @@ def _with_stacks(
 
 
 def _ask_for_dumps(machine: Machine, seen: Iterable[RankProcess]) -> None:
-    """Write to the pipes that TORCH_NCCL_DEBUG_INFO_PIPE_FILE made: torch's monitor thread then writes a dump, the job goes
-    on. A pipe that nobody reads is left alone. Waits until the files are there, or a few seconds.
+    """Request dumps through the pipes of TORCH_NCCL_DEBUG_INFO_PIPE_FILE: torch's monitor thread writes them while the job
+    continues. Pipes without a reader are skipped. Waits until the files exist, or a few seconds.
 
     Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (DumpPipe).
     """
-    asked: dict[str, float] = {}
+    requested: dict[str, float] = {}
     for process in seen:
         prefix = process.variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
         path = _dump_path(process)
-        if prefix and path is not None and _knock(f"{prefix}{process.rank}.pipe"):
-            asked[path] = time.time()
+        if prefix and path is not None and _request_dump(f"{prefix}{process.rank}.pipe"):
+            requested[path] = time.time()
     end = machine.deadline.cut(DUMP_SECONDS)
-    while end.left and any(_written(path) < moment - CLOCK_SECONDS for path, moment in asked.items()):
+    while end.left and any(_written(path) < moment - CLOCK_SECONDS for path, moment in requested.items()):
         time.sleep(0.1)
 
 
-def _knock(pipe: str) -> bool:
+def _request_dump(pipe: str) -> bool:
     try:
         link = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
-        return False  # no pipe, or nobody reads it
+        return False  # no pipe, or no reader
     try:
         return stat.S_ISFIFO(os.fstat(link).st_mode) and os.write(link, b"1\n") > 0
     except OSError:
-        return False  # full: it was asked before and does not listen
+        return False  # full: an earlier request was not read
     finally:
         os.close(link)
 
@@ -121,7 +121,7 @@ def _written(path: str) -> float:
 
 
 def _dump_path(process: RankProcess) -> str | None:
-    """Where the Flight Recorder of a rank writes."""
+    """The path of a rank's Flight Recorder dump."""
     names = (process.variables.get(name) for name in DUMP_PREFIXES)
     prefix = next((name for name in names if name), DEFAULT_PREFIX)
     return None if process.rank is None else f"{prefix}{process.rank}"
@@ -129,7 +129,7 @@ def _dump_path(process: RankProcess) -> str | None:
 
 def _dumps(machine: Machine, seen: Iterable[RankProcess]) -> tuple[Dump, ...]:
     """The dumps that these ranks have written since they were started."""
-    paths = [path for each in seen if (path := _dump_path(each)) and _is_of(machine, path, each.pid)]
+    paths = [path for rank in seen if (path := _dump_path(rank)) and _is_of(machine, path, rank.pid)]
     return read_dumps(paths, max(machine.deadline.left, 0.1)) if paths else ()
 
 

@@ -1,8 +1,8 @@
-"""`python -m ddpdoctor.collectors.hang.unpickle FILE…`: Flight Recorder dumps as JSON, one line a file.
+"""`python -m ddpdoctor.collectors.hang.unpickle FILE…`: Flight Recorder dumps as JSON, one line per file.
 
-A pickle is a program. This one runs in a process of its own with little memory, and may only build data: numbers, text,
-lists, tuples and dictionaries. Whatever names a class or a function is refused and named. A dump that breaks off in the
-middle is read as far as it goes.
+A pickle is a program. It is loaded in a separate process with limited memory, and may only build data: numbers, text,
+lists, tuples and dictionaries. A pickle that refers to a class or a function is rejected. A truncated dump is read up to
+its last complete entry.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ MAX_BYTES = 256 << 20
 """A dump of 2,000 entries with their stacks has about 1 MB."""
 MAX_MEMORY_BYTES = 4 << 30
 MAX_BROKEN_BYTES = 32 << 20
-"""Of a dump that breaks off, so much is searched for its last whole entry."""
+"""How much of a truncated dump is searched for its last complete entry."""
 
 
 STDIN_NAME = "standard input"
-BREAKS_OFF = "breaks off; the entries before were read"
+BREAKS_OFF = "truncated; the complete entries were read"
 RUNS = frozenset(
     ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4")
 )
-"""What makes a pickle more than data."""
+"""The opcodes that build or call something other than plain data."""
 
 
 class UnsafeError(ValueError):
-    """The file would do something when it is read, instead of being data."""
+    """The file would run code when loaded: it is not plain data."""
 
 
 class _Data(pickle.Unpickler):
-    """An unpickler that builds data and nothing else."""
+    """An unpickler that builds plain data only."""
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
-        raise UnsafeError(f"refused: it would run or build {module}.{name}, which no dump does")
+        raise UnsafeError(f"not loaded: it refers to {module}.{name}, which no dump does")
 
     def persistent_load(self, pid: Any, /) -> NoReturn:
-        raise UnsafeError("refused: it refers to objects outside of itself, which no dump does")
+        raise UnsafeError("not loaded: it refers to external objects, which no dump does")
 
 
 def _stream(content: bytes) -> io.BufferedReader:
-    """A stream that can be peeked into: without that the unpickler asks for every number by itself."""
+    """A stream with `peek`: without it, the unpickler reads each number separately."""
     return io.BufferedReader(io.BytesIO(content), 1 << 16)
 
 
 def load(content: bytes) -> tuple[Any, str | None]:
-    """The data in a dump, and what is missing of it, None for nothing.
+    """The data in a dump, and what is missing, None if it is complete.
 
     Raises:
-        UnsafeError: it holds more than data.
-        ValueError: nothing of it can be read.
+        UnsafeError: it is not plain data.
+        ValueError: no part of it can be read.
     """
     if content.lstrip()[:1] in (b"{", b"["):
         return _json(content.decode("utf-8", "replace"))
@@ -87,18 +87,18 @@ def _built(content: bytes) -> Any:
         return _Data(_stream(content)).load()
     except UnsafeError:
         raise
-    except Exception as error:  # whatever a damaged pickle makes of itself: pickle's page promises no list
-        raise ValueError(f"no whole dump: {type(error).__name__}: {error}"[:200]) from None
+    except Exception as error:  # a corrupt pickle may raise anything: pickle documents no list of exceptions
+        raise ValueError(f"not a complete dump: {type(error).__name__}: {error}"[:200]) from None
 
 
 def _until_last_entry(content: bytes) -> bytes | None:
-    """The pickle up to its last whole entry, closed; None when it breaks before the first one."""
+    """The pickle up to its last complete entry, closed; None if not even one is complete."""
     marks: list[str] = []
     container, end = "", None
     try:
         for opcode, _, position in pickletools.genops(content[:MAX_BROKEN_BYTES]):
             if opcode.name in RUNS:
-                raise UnsafeError("refused: it would run or build something, which no dump does")
+                raise UnsafeError("not loaded: it would call or build an object, which no dump does")
             if opcode.name in ("EMPTY_DICT", "EMPTY_LIST"):
                 container = opcode.name
             elif opcode.name == "MARK":
@@ -109,7 +109,7 @@ def _until_last_entry(content: bytes) -> bytes | None:
                     end = (position or 0) + 1
     except UnsafeError:
         raise
-    except Exception:  # the place where it breaks: what came before is kept
+    except Exception:  # the end of the readable part: the entries before it are kept
         pass
     return None if end is None else content[:end] + b"eu."
 
@@ -127,7 +127,7 @@ def _json(text: str) -> tuple[Any, str | None]:
 
 
 def _whole_objects(text: str) -> Iterator[Any]:
-    """The records of `"entries": [` that are whole."""
+    """The complete records of `"entries": [`."""
     _, found, rest = text.partition('"entries"')
     at = len(text) - len(rest) + rest.find("[") + 1 if found and "[" in rest else len(text)
     decoder = json.JSONDecoder()
@@ -143,7 +143,7 @@ def _whole_objects(text: str) -> Iterator[Any]:
 
 def _read(path: str) -> Dump:
     if not os.path.exists(path) and path == STDIN_NAME:
-        return Dump(path, problem="a dump has to be given as a file: its name says its rank")
+        return Dump(path, problem="a dump on standard input has no file name, which would give its rank")
     (source,) = inputs_of([path])
     rank = rank_in_name(path)
     if source.problem is not None:
@@ -156,25 +156,25 @@ def _read(path: str) -> Dump:
     if not content:
         return Dump(path, rank, problem="is empty")
     if len(content) > MAX_BYTES:
-        return Dump(path, rank, problem=f"is larger than {MAX_BYTES >> 20} MiB, which no dump is")
+        return Dump(path, rank, problem=f"not loaded: larger than {MAX_BYTES >> 20} MiB, which no dump is")
     try:
         data, problem = load(content)
         dump = dump_of(path, data)
     except (NotADumpError, ValueError) as error:
         return Dump(path, rank, problem=str(error)[:300])
     except (MemoryError, RecursionError):
-        return Dump(path, rank, problem="refused: it needs more memory than any dump")
+        return Dump(path, rank, problem="not loaded: it needs more memory than any dump")
     return dataclasses.replace(dump, problem=problem)
 
 
 def main() -> None:
     """Read the files that the command line names."""
-    gc.disable()  # plain data has no circles, and looking for them takes half of the time
+    gc.disable()  # plain data has no reference cycles, and searching for them takes half of the time
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     for path in sys.argv[1:]:
         dump = _read(path)
         fields = {f.name: getattr(dump, f.name) for f in dataclasses.fields(dump)}
-        ops = [[getattr(op, name) for name in OP_FIELDS] for op in dump.ops]  # columns and rows: for speed
+        ops = [[getattr(op, name) for name in OP_FIELDS] for op in dump.ops]  # as columns and rows, for speed
         print(json.dumps({**fields, "groups": encode(dump.groups), "ops": ops}), flush=True)
 
 

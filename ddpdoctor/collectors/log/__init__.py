@@ -1,1 +1,1 @@
-"""`log`: reads what the ranks, launchers and schedulers printed, whatever it is packed in, however large it is."""
+"""`log`: reads the output of ranks, launchers and schedulers, compressed or not, of any size."""

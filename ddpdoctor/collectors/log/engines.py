@@ -1,6 +1,6 @@
-"""Finding the few lines that may matter: with google-re2 where it is installed, else with what Python has.
+"""Finds the few lines that may be relevant: with google-re2 if it is installed, else in pure Python.
 
-Both find every line that holds one of the literals, and perhaps more; the expressions themselves decide afterwards.
+Both find every line that contains one of the literals, and perhaps more; the patterns themselves decide afterwards.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ __all__ = ["DIGITS", "Engine", "engine"]
 
 DIGITS = b"0123456789"
 _WORDS = re.compile(rb"[A-Za-z)\]] [A-Za-z(\[]")
-"""What most literals hold, and lines of data such as base64 or JSON without text do not."""
+"""Two words: most literals contain them, but lines of data (base64, JSON without text) do not."""
 MOST_SEEN = 100_000
-"""So many lines that matter to nobody are remembered, without their digits."""
+"""How many lines without a literal are remembered, with their digits removed."""
 
 
 class Engine(Protocol):
-    """Finds lines, which a carriage return ends as well."""
+    """Finds lines, which may also end in a carriage return."""
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        """A place in each line of `data[start:end]` that may matter, in order; in a long line one every LONGEST bytes."""
+        """A position in each relevant line of `data[start:end]`, in order; in a long line, one every MOST_LINE_BYTES."""
 
 
 def engine(literals: Iterable[bytes]) -> Engine:
-    """The fastest engine that is here. DDPDOCTOR_ENGINE=python takes Python's own."""
+    """The fastest installed engine. `DDPDOCTOR_ENGINE=python` selects the pure Python one."""
     if os.environ.get("DDPDOCTOR_ENGINE") != "python":
         try:
             import re2
@@ -51,7 +51,7 @@ class _Re2Engine:
         self._search = re2.compile(b"|".join(re2.escape(each) for each in sorted(literals)), options).search
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        """The first literal in each line that holds one."""
+        """The position of the first literal in each line that contains one."""
         at = start
         while (found := self._search(data, at, end)) is not None:
             yield found.start()
@@ -59,7 +59,7 @@ class _Re2Engine:
 
 
 class _PythonEngine:
-    """Logs repeat themselves: without its digits, a line has mostly been seen before, and each is looked at once."""
+    """Logs are repetitive: with digits removed, most lines are duplicates, and each distinct line is searched once."""
 
     def __init__(self, literals: Iterable[bytes]) -> None:
         self._whole = sorted(literals)
@@ -70,7 +70,7 @@ class _PythonEngine:
         self._hot: set[bytes] = set()
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        """The beginning of each line whose kind holds a literal."""
+        """The start of each line that, without its digits, contains a literal."""
         body = data[start:end].replace(b"\r", b"\n")
         lines = body.translate(None, DIGITS).split(b"\n")
         fresh = set(lines) - self._seen
@@ -100,7 +100,7 @@ class _PythonEngine:
 
     @staticmethod
     def _with(literals: list[bytes], text: bytes) -> set[bytes]:
-        """The lines of the text that hold one of the literals."""
+        """The lines of the text that contain one of the literals."""
         found = set()
         for literal in literals:
             at = text.find(literal)

@@ -16,12 +16,14 @@ MOST_BYTES = 16 << 20
 
 
 def read(file: Readable, scanner: Scanner) -> ScannedPart:
-    """The traceback in it, as if it stood in the worker's own output; all of it is on line 1."""
+    """The traceback in it, as if the worker had printed it; all of it counts as line 1."""
     data = file.read(MOST_BYTES)
     try:
         text = _text(json.loads(data))
     except (ValueError, RecursionError) as error:
-        return ScannedPart(size_bytes=len(data), problem=f"looks like torch's error.json and is no JSON: {error!s:.80}")
+        return ScannedPart(
+            size_bytes=len(data), problem=f"looks like torch's error.json, but is not JSON: {error!s:.80}"
+        )
     part = scanner.scan(io.BytesIO(text.encode("utf-8", "replace")))
     part.lines = [replace(each, number=1, last=0) for each in part.lines]
     part.tracebacks = [replace(each, number=1, begin=1) for each in part.tracebacks]
@@ -30,7 +32,7 @@ def read(file: Readable, scanner: Scanner) -> ScannedPart:
 
 
 def _text(saved: Any) -> str:
-    """`{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}`, or a bare text as message."""
+    """`{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}`, or a plain string as message."""
     message = saved.get("message") if isinstance(saved, dict) else saved
     if not isinstance(message, dict):
         return f"{message}\n"

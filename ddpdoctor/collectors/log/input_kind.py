@@ -1,6 +1,6 @@
-"""What an input is, from its first bytes and its name, and who reads it.
+"""The kind of an input, from its first bytes.
 
-A new kind of input is a member of `facts.log.Kind`, a test in `kind_of`, and a reader in `READERS` of the package.
+To add a kind of input, add a member of `facts.log.InputKind`, a test to `kind_of`, and a reader to `READERS` of the package.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _TOOLS = {
     ),
     InputKind.NCCL_TESTS: re.compile(rb"^# nThread \d+ nGpus |^# +out-of-place +in-place", re.M),
 }
-"""How the output of tools is recognised; a job's log may begin with it."""
+"""Patterns for the output of tools; a job's log may begin with it."""
 _LSPCI = re.compile(rb"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]", re.M)
 _IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 _TAR = 257
-"""Where a tar archive says what it is."""
+"""The offset of a tar archive's magic bytes."""
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _BY_NAME = {
     ".py": InputKind.SCRIPT,
@@ -50,9 +50,9 @@ _BY_NAME = {
 }
 _SHELL = re.compile(rb"#!\s*/\S*\b(?:bash|sh|zsh)\b|#!\s*/usr/bin/env (?:bash|sh)\b")
 _LOG_KEYS = ("message", "msg", "log", "line", "event", "textPayload", "levelname", "level", "time", "timestamp", "ts")
-"""A line of JSON with one of these is a line of a log."""
+"""A JSON line with one of these keys is a log line."""
 _TEXT_SHARE = 0.95
-"""Of the bytes of a text that holds a NUL, at least so many are printable or above ASCII."""
+"""A file with NUL bytes counts as text if at least this share of its bytes is printable or non-ASCII."""
 
 
 def kind_of(head: bytes, name: str) -> InputKind:
@@ -89,7 +89,7 @@ def kind_of(head: bytes, name: str) -> InputKind:
 
 
 def _text_kind(head: bytes, name: str) -> InputKind:
-    """What a text is by its name, its first line or what a tool prints at its beginning."""
+    """The kind of a text, from its name, its first line, or the first output of a tool."""
     by_name = _BY_NAME.get(name[name.rfind(".") :].lower() if "." in name else "")
     if by_name is not None:
         return by_name

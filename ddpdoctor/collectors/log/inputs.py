@@ -1,4 +1,4 @@
-"""The inputs of triage: files, folders and standard input, opened through gzip, bzip2, xz or zstd where they are packed."""
+"""The inputs of triage: files, folders and standard input, decompressed from gzip, bzip2, xz or zstd."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ STDIN = "-"
 STDIN_NAME = "standard input"
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 HEAD_BYTES = 64 << 10
-"""So much of an input is read to recognise its kind."""
+"""How much of an input is read to recognize its kind."""
 PIECE_BYTES = 1 << 20
 MOST_BYTES = 1 << 40
 PATIENT_BYTES = 64 << 10
 ANSWER_SECONDS = 10.0
-"""An input that does not answer for so long is given up."""
+"""Reading an input is given up after this long without data."""
 FOLDER_SECONDS = 60.0
 NO_ANSWER = f"no answer within {ANSWER_SECONDS:g} s"
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-"""What reading a damaged or forbidden input raises."""
+"""The errors of reading a corrupt or unreadable input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """One input. `name` is how it was given, `path` None for standard input; `packing` is how it is compressed, "" if not.
 
-    `is_named`: it was given itself, not a folder above it. `problem` says why it cannot be read at all. `special` names what is
-    not a regular file; `may_block` is what is read with a deadline. `target` is the file that a link leads to.
+    `is_named`: the user named it, not a folder that contains it. `problem` is why it cannot be read at all. `special` names an
+    input that is not a regular file; `may_block`: it is read with a time limit. `target` is the target of a symbolic link.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Input:
 
 
 class TolerantReader:
-    """Reads what can be read: where the input breaks off, its end is reached, and `problem` says why.
+    """Reads as much as possible: a read error counts as the end of the input, and `problem` is the reason.
 
-    Text in UTF-16 (as PowerShell writes it) comes out as UTF-8.
+    UTF-16 text (as PowerShell writes it) is converted to UTF-8.
     """
 
     def __init__(self, file: IO[bytes], deadline: float = math.inf) -> None:
@@ -85,7 +85,7 @@ class TolerantReader:
         self._left = self.head
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes, all of them without one; b"" only at the end."""
+        """Up to `size` bytes, everything by default; b"" only at the end."""
         wanted = size if size >= 0 else MOST_BYTES
         data, self._left = self._left[:wanted], self._left[wanted:]
         if len(data) < wanted and not self._left:
@@ -94,13 +94,13 @@ class TolerantReader:
         return data
 
     def seek(self, place: int) -> None:
-        """Go on at another place of a file that is not packed."""
+        """Continue at another position of a file that is not compressed."""
         self._file.seek(place)
         self._left = b""
 
     @property
     def is_recoded(self) -> bool:
-        """Whether what is read are not the bytes of the file: places in the one are none in the other."""
+        """Whether the text was converted, so that positions in it are not positions in the file."""
         return self._decode is not None
 
     def _more(self, size: int) -> bytes:
@@ -122,7 +122,7 @@ class TolerantReader:
 
 
 def inputs_of(paths: Iterable[str]) -> list[Input]:
-    """The inputs that these paths name: a folder's are all files below it, by name. Whatever does not answer says so."""
+    """The inputs that these paths name: for a folder, all files below it, by name. An input that times out has a problem."""
     given = list(dict.fromkeys(paths))
     folders, late = call_each_with_timeout(_below, given, FOLDER_SECONDS)
     named = [name for path in given for name in folders.get(path, [path])]
@@ -167,12 +167,12 @@ def opened(source: Input, stdin: IO[bytes] | None = None, deadline: float = math
 
 
 def patient(descriptor: int, deadline: float, seconds: float) -> io.BufferedReader:
-    """A reader of a pipe or a device that waits at most `seconds` for each answer, and until `deadline` for all."""
+    """A reader of a pipe or a device that waits at most `seconds` for each piece of data, and until `deadline` in total."""
     return io.BufferedReader(_PatientFile(descriptor, deadline, seconds), PATIENT_BYTES)
 
 
 class _PatientFile(io.RawIOBase):
-    """Reads without ever blocking for longer than an answer may take."""
+    """Reads with a time limit for each piece of data."""
 
     def __init__(self, descriptor: int, deadline: float, seconds: float) -> None:
         self._descriptor, self._deadline, self._seconds = descriptor, deadline, seconds
@@ -183,7 +183,7 @@ class _PatientFile(io.RawIOBase):
         return True
 
     def readinto(self, target: Any) -> int:
-        """The next bytes; 0 at the end, and where a device has no more to say.
+        """The next bytes; 0 at the end, or if a device has no more data.
 
         Raises:
             TimeoutError: no answer in time.
@@ -201,7 +201,7 @@ class _PatientFile(io.RawIOBase):
                     return 0
                 continue
             except BrokenPipeError:
-                continue  # the kernel has overwritten messages that were not read yet
+                continue  # the kernel has overwritten unread messages
             self._has_answered = True
             target[: len(data)] = data
             return len(data)
@@ -213,7 +213,7 @@ class _PatientFile(io.RawIOBase):
 
 
 def _below(path: str) -> list[str]:
-    """A file itself; all that lies in a folder, with folders that cannot be read and links that lead out of it."""
+    """A file itself; or all files in a folder, including unreadable folders and links to paths outside of it."""
     if path == STDIN or not os.path.isdir(path):
         return [path]
     found: list[str] = []
@@ -260,12 +260,12 @@ _SPECIAL = (
 
 
 def _in_folder(found: Input) -> Input:
-    """An input that was not named itself: only regular files are read."""
+    """An input that the user did not name itself: only regular files are read."""
     return replace(found, is_named=False, problem=found.problem or found.special)
 
 
 def reason_of(error: Exception) -> str:
-    """Why something cannot be read, in a few words."""
+    """Why an input cannot be read, as a short phrase."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -291,13 +291,13 @@ def _zstd(packed: Any) -> IO[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise OSError("packed with zstd, which needs `pip install zstandard`") from None
+        raise OSError("compressed with zstd; run `pip install zstandard` to read it") from None
     reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
     return reader
 
 
 class _Peeking(io.RawIOBase):
-    """Standard input, whose first bytes are looked at before they are read."""
+    """Standard input, whose first bytes are examined before they are read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Reading on all cores: large files in spans, many files side by side."""
+"""Reads on all cores: large files in spans, many files in parallel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cores() -> int:
 
 
 def spans(size_bytes: int) -> list[tuple[int, int | None]]:
-    """(start, bytes) of the pieces in which a file is read; the last one, or the only one, goes to the end."""
+    """(start, bytes) of the spans in which a file is read; the last or only span has no size."""
     count = max(1, size_bytes // SPAN_BYTES)
     starts = [size_bytes * i // count for i in range(count)]
     sizes: list[int | None] = [b - a for a, b in itertools.pairwise(starts)]
@@ -38,9 +38,9 @@ def spans(size_bytes: int) -> list[tuple[int, int | None]]:
 def on_all_cores(
     work: Callable[[Task], Done], tasks: Sequence[Task], size_bytes: int, unread: Callable[[Task, str], Done]
 ) -> Iterator[Done]:
-    """What `work` gives for each task, in their order. The workers are forks: they know what this process knows.
+    """The results of `work` for each task, in order. The workers are forks: they share this process's state.
 
-    `unread` gives what stands for a task that was not read, and why, where Ctrl-C ended the reading (`ReadingWatch`).
+    `unread` makes the result of a task that was not run because of Ctrl-C (`ReadingWatch`), with the reason.
     """
     is_large = len(tasks) > 1 and (size_bytes >= WORTH_BYTES or len(tasks) >= WORTH_FILES)
     results = _forked(work, tasks) if is_large and cores() > 1 else map(work, tasks)
@@ -63,7 +63,7 @@ _work: Callable[[Any], Any] | None = None
 
 
 def _enlist() -> None:
-    """A worker leaves SIGINT to its parent, and ends on SIGTERM and SIGHUP."""
+    """A worker ignores SIGINT, which its parent handles, and ends on SIGTERM and SIGHUP."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`log`: reads what the ranks, launchers and schedulers printed, whatever it is packed in, however large it is."""
+"""`log`: reads the output of ranks, launchers and schedulers, compressed or not, of any size."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ READERS: dict[InputKind, Reader] = {
     InputKind.ARCHIVE: _nothing,
     InputKind.CHECKPOINT: _nothing,
 }
-"""Who reads an input of each kind: it gets the unpacked bytes from the beginning. Other kinds are read as text."""
+"""The reader of each kind of input, which gets the decompressed bytes from the beginning. Other kinds are read as text."""
 
 
 def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None) -> Log:
-    """What matters in these files, folders and standard input (`-`), as the log of one job.
+    """The relevant lines in these files, folders and standard input (`-`), as the log of one job.
 
-    What cannot be read is a `problem` of its source, and a gap where a part of it was read.
+    Unreadable input is a `problem` of its source, and a gap if a part of it was read.
     """
     return attributed(read(paths, signatures, stdin))
 
@@ -68,9 +68,9 @@ def collect(paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | 
 def read(
     paths: Iterable[str], signatures: Sequence[str], stdin: IO[bytes] | None = None, deadline: float = math.inf
 ) -> Log:
-    """The lines that a signature or a mark matches, of whichever jobs: who printed them is not found out yet.
+    """The lines that a signature or a mark matches, of all jobs, not yet attributed to processes.
 
-    What is not read by the `deadline`, by `time.monotonic`, is a `problem` of its source.
+    Input that was not read by the `deadline` (`time.monotonic`) is a `problem` of its source.
     """
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
@@ -85,7 +85,7 @@ def read(
 
 
 def _whole(spans: list[tuple[LogSource, ScannedPart]]) -> tuple[LogSource, ScannedPart]:
-    """One source, and what its spans gave together."""
+    """One source, and its spans joined."""
     source, part = spans[0][0], joined([part for _, part in spans])
     problem = next((span.problem for span, _ in spans if span.problem is not None), None)
     return replace(source, lines=part.newlines, problem=problem or part.problem), part
@@ -111,7 +111,7 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
 
 
 def _is_gap(source: LogSource) -> bool:
-    """Whether a part of it is missing; what was not read at all is an input that was not understood."""
+    """Whether only a part was read; an input that was not read at all counts as not understood."""
     return source.problem is not None and source.lines > 0
 
 
@@ -120,7 +120,7 @@ def _mark_of(source: int, mark: JobMark) -> JobMark:
 
 
 def _above(names: Sequence[str]) -> str:
-    """The path that all inputs have in common: where the logs lie says nothing of who wrote them."""
+    """The common parent folder of all inputs, which does not tell which rank wrote a log."""
     folders = [name.split("/")[:-1] for name in names]
     shared = next((i for i, parts in enumerate(zip(*folders, strict=False)) if len({*parts}) > 1), None)
     return (
@@ -165,13 +165,13 @@ def _read(
 
 
 def _unread(task: tuple[Input, int, int | None], why: str) -> tuple[LogSource, ScannedPart]:
-    """What stands for a piece of an input that was not read."""
+    """The result for a part of an input that was not read."""
     each = task[0]
     return LogSource(each.name, InputKind.TEXT, each.size_bytes, problem=why), ScannedPart()
 
 
 def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | None, scanner: Scanner) -> ScannedPart:
-    """The lines that begin in one span of a large file; a file that is not plain text is read whole with its first span."""
+    """The lines that begin in one span of a large file. A file that is not plain text is read completely with its first span."""
     reader = READERS.get(kind, _text)
     if reader is not _text or file.is_recoded:
         return reader(file, scanner) if start == 0 else ScannedPart()
@@ -183,7 +183,7 @@ def _span(file: TolerantReader, kind: InputKind, start: int, span_bytes: int | N
 
 
 def _next_line(file: TolerantReader, place: int) -> int:
-    """Where the first line begins at `place` or after it; where no line ends for long, a line is cut there."""
+    """The start of the first line at or after `place`; a very long line is cut there."""
     if place == 0:
         return 0
     file.seek(place - 1)

@@ -1,4 +1,4 @@
-"""Whoever waits for inputs to be read follows it here: how many are done, and Ctrl-C, which keeps what was read."""
+"""Progress of reading inputs, and Ctrl-C, which keeps what was read so far."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INTERRUPTED = "not read: interrupted"
 
 
 class ReadingWatch:
-    """What is called while pieces of input are read, and whether Ctrl-C ended the reading.
+    """Callbacks while parts of inputs are read, and whether Ctrl-C ended the reading.
 
-    `begun` is called with the number of pieces and whether they are large, `told` with how many are read.
+    `begun` is called with the number of parts and whether they are large, `told` with how many were read.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ReadingWatch:
     def until_interrupted(
         self, results: Iterator[Done], tasks: Sequence[Task], unread: Callable[[Task, str], Done]
     ) -> Iterator[Done]:
-        """The results of all tasks, in their order; `unread` gives those of the tasks that were not reached."""
+        """The results of all tasks, in their order; `unread` makes the results of tasks that were not run."""
         done = 0
         try:
             for result in results:
@@ -50,13 +50,13 @@ _current: ContextVar[ReadingWatch | None] = ContextVar("reading_watch", default=
 
 
 def current_watch() -> ReadingWatch | None:
-    """The watch of the block that this call is in; without one, Ctrl-C ends the command as everywhere else."""
+    """The watch of the current block; without one, Ctrl-C ends the command."""
     return _current.get()
 
 
 @contextmanager
 def watched(watch: ReadingWatch) -> Iterator[ReadingWatch]:
-    """Reading in this block is followed by `watch`."""
+    """Report reading in this block to `watch`."""
     token = _current.set(watch)
     try:
         yield watch

@@ -1,4 +1,4 @@
-"""Reading text: the lines that matter among millions, with bounded memory."""
+"""Reads text: finds the relevant lines among millions, with bounded memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["ScannedPart", "Scanner", "joined"]
 
 LONGEST_LINE = 2000
 VARIANTS = 8
-"""Of lines of one rank that differ in numbers alone, so many are kept."""
+"""How many lines of one rank that differ only in numbers are kept."""
 MOST_KINDS = 10_000
-"""So many kinds of lines are remembered."""
+"""How many kinds of lines are cached."""
 NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 TAIL_BYTES = BEHIND_BYTES
 MOST_LINES = 20_000
@@ -45,17 +45,17 @@ READERS: dict[str, Callable[[LineContext, int], Traceback | Exit | None]] = {
     **dict.fromkeys(("SyntaxError: ", "IndentationError: ", "TabError: "), syntax_error_of),
     **dict.fromkeys(("Error: ", "Exception: "), exception_of_rank),
 }
-"""Words in the first or last line of what spans several lines, and the function that reads it."""
+"""Text in the first or last line of a multi-line record, and the function that reads the record."""
 _BAR = re.compile(r"^[^|\n]{0,80}\d%\|[^|\n]*\| *\d+/\d+ \[[^\]\n]*\](?=\[|[A-Z][a-z]+Error)")
-"""A progress bar in whose line another process went on to write."""
+"""A progress bar with output of another process on the same line."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 @dataclass(slots=True)
 class ScannedPart:
-    """What one input, or a span of it, gave. Sources are numbered when parts are put together.
+    """The result of one input or a span of it. Sources are numbered when parts are joined.
 
-    `newlines` counts line ends; `problem` says why it was not read to its end.
+    `newlines` counts line ends; `problem` is why it was not read to its end.
     """
 
     lines: list[LogLine] = field(default_factory=list)
@@ -71,7 +71,7 @@ class ScannedPart:
 
 
 class _LineKind(NamedTuple):
-    """What lines that differ in digits alone have in common: who reads what begins there, and what they may match."""
+    """What lines that differ only in digits share: the reader of records that begin there, and the patterns that may match."""
 
     reader: Callable[[LineContext, int], Traceback | Exit | None] | None
     is_kernels: bool
@@ -80,7 +80,7 @@ class _LineKind(NamedTuple):
 
 
 class Scanner:
-    """Looks for lines that match one of many patterns. Made once, used for every input."""
+    """Finds lines that match one of many patterns. Created once, used for every input."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         known = [(literal, p) for p in dict.fromkeys(patterns) for literal in literals_of(p)]
@@ -91,7 +91,7 @@ class Scanner:
         self._kinds: dict[bytes, _LineKind] = {}
 
     def scan(self, file: Readable, behind: int = 0, most: int | None = None) -> ScannedPart:
-        """Everything that matters in a file, or in `most` bytes that follow the first `behind`."""
+        """Everything relevant in a file, or in the `most` bytes after the first `behind`."""
         part = ScannedPart()
         keeper = _KeptLines(part)
         data, start, end = b"", 0, 0
@@ -155,7 +155,7 @@ _REST = re.compile(r"(?:[^()\n]|\([^()\n]{0,20}\)){0,200}\)")
 
 
 def _unwrapped(context: LineContext) -> str:
-    """The line; where a terminal broke it within a bracket, with the rest from the next line of the same stream."""
+    """The line; if a terminal wrapped it inside a bracket, with the rest from the next line of the same stream."""
     text = without_control_codes(context.line.decode("utf-8", "replace"))
     if _OPEN.search(text, max(0, len(text) - LONGEST_LINE)) is None:
         return text
@@ -166,7 +166,7 @@ def _unwrapped(context: LineContext) -> str:
 
 
 def joined(parts: Sequence[ScannedPart]) -> ScannedPart:
-    """The spans of one file put together: lines are numbered on, and kept once a rank over all of them."""
+    """The spans of one file joined: lines are renumbered, and kept once per rank over all of them."""
     if len(parts) == 1:
         return parts[0]
     whole = ScannedPart()
@@ -195,7 +195,7 @@ def joined(parts: Sequence[ScannedPart]) -> ScannedPart:
 
 
 class _KeptLines:
-    """Keeps each line once per rank; lines that differ in numbers alone are one."""
+    """Keeps each line once per rank; lines that differ only in numbers count as one."""
 
     def __init__(self, part: ScannedPart) -> None:
         self._part = part
@@ -206,7 +206,7 @@ class _KeptLines:
         self._ids: dict[str, str] = {}
 
     def take_match(self, text: str, number: int, found: re.Match[str]) -> None:
-        """A line that a signature matches; of a long one the part that it does."""
+        """A line that a signature matches; of a long line, the part around the match."""
         said, who, time, _ = split_prefix(_BAR.sub("", text))
         prefix = len(text) - len(said)
         if found.end() - prefix > LONGEST_LINE:
@@ -216,14 +216,14 @@ class _KeptLines:
             self._part.lines.append(LogLine(0, number, said, who, time))
 
     def take(self, line: LogLine) -> None:
-        """A line that a span of the file has kept, in the order of the file."""
+        """A line that was kept in a span of the file, in the order of the file."""
         if not self._is_known(line.who, line.text, line.last or line.number, line.count):
             if line.count > 1:
                 self._counts[len(self._part.lines)] = (line.count, line.last)
             self._part.lines.append(line)
 
     def _is_known(self, who: Who, text: str, number: int, count: int = 1) -> bool:
-        """Whether enough such lines of this rank are kept; the others are counted."""
+        """Whether enough such lines of this rank are kept; further ones are only counted."""
         kept = self._part.lines
         same = self._known.setdefault((who, _NUMBERS.sub("#", text[:400])[:200]), [])
         if same and (len(same) >= VARIANTS or any(kept[i].text == text for i in same)):
@@ -236,7 +236,7 @@ class _KeptLines:
         return True
 
     def take_record(self, found: Traceback | Exit | None) -> None:
-        """What spans several lines; None where its end was not found."""
+        """A multi-line record; None if its end was not found."""
         if isinstance(found, Exit):
             self._part.exits.append(found)
         elif found is not None and found.number not in self._ends:
@@ -245,7 +245,7 @@ class _KeptLines:
             del self._part.tracebacks[MOST_TRACEBACKS:]
 
     def take_mark(self, text: str, number: int, context: LineContext) -> None:
-        """A line that may tell jobs apart, with the lines before it."""
+        """A line that may distinguish jobs, with the lines before it."""
         said, who, _, _ = split_prefix(text)
         mark = mark_in(said)
         if mark is not None and self._is_news(mark.kind, mark.ids):
@@ -253,7 +253,7 @@ class _KeptLines:
             self.keep_mark(JobMark(0, number, mark.kind, mark.ids, mark.by, who, tuple(tail)))
 
     def keep_mark(self, mark: JobMark) -> None:
-        """A mark, unless it repeats the ids of those before it."""
+        """Keep a mark, unless it repeats the ids of earlier ones."""
         if self._is_news(mark.kind, mark.ids):
             self._part.marks.append(mark)
             self._ids.update(mark.ids)
@@ -264,7 +264,7 @@ class _KeptLines:
 
     @property
     def has_enough(self) -> bool:
-        """Whether so many exceptions are known that one more, without its traceback, adds nothing new."""
+        """Whether so many exceptions are known that one more without a traceback adds nothing."""
         return len(self._ends) >= MOST_ALONE
 
     def finish(self) -> None:
@@ -273,7 +273,7 @@ class _KeptLines:
 
 
 def _first_lines(data: bytes) -> list[LogLine]:
-    """The first lines that hold text."""
+    """The first nonempty lines."""
     found: list[LogLine] = []
     for number, line in enumerate(data[:TAIL_BYTES].split(b"\n"), 1):
         text = _line_of(next((piece for piece in line.split(b"\r") if piece.strip()), b""), number)
@@ -284,7 +284,7 @@ def _first_lines(data: bytes) -> list[LogLine]:
 
 
 def _last_lines(data: bytes, number: int, *, is_cut: bool = False) -> list[LogLine]:
-    """The last lines of a text that hold text; `number` is that of its last line, and the first may be cut."""
+    """The last nonempty lines of a text; `number` is that of its last line, and the first may be cut."""
     found: list[LogLine] = []
     raw = data.removesuffix(b"\n").split(b"\n")
     for line in reversed(raw[1:] if is_cut else raw):
@@ -297,6 +297,6 @@ def _last_lines(data: bytes, number: int, *, is_cut: bool = False) -> list[LogLi
 
 
 def _line_of(raw: bytes, number: int) -> LogLine:
-    """A line whether it matters or not; its text is empty where it holds none."""
+    """A line, relevant or not; its text may be empty."""
     prefixed = split_prefix(without_control_codes(raw[:LONGEST_LINE].decode("utf-8", "replace")))
     return LogLine(0, number, prefixed.text.rstrip(), prefixed.who, prefixed.time)

@@ -1,4 +1,4 @@
-"""A file in windows: what is new, with enough around it to read tracebacks that begin or end beside it."""
+"""Reads a file in overlapping windows, so that tracebacks across window boundaries are complete."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol
 __all__ = ["AHEAD_BYTES", "BEHIND_BYTES", "CHUNK_BYTES", "Readable", "windows"]
 
 CHUNK_BYTES = 1 << 20
-"""Small enough to stay in a core's cache, and for memory that is used again and not mapped anew for each window."""
+"""Small enough for a core's cache, and for malloc to reuse the memory instead of mapping it again for each window."""
 AHEAD_BYTES = 128 << 10
-"""A traceback is read for so many bytes after the window that it begins in."""
+"""How many bytes after its window a traceback is read."""
 BEHIND_BYTES = 32 << 10
 
 
 class Readable(Protocol):
-    """Bytes from their beginning, unpacked."""
+    """A stream of decompressed bytes."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
 
 def windows(file: Readable, behind: int = 0, most: int | None = None) -> Iterator[tuple[bytes, int, int]]:
-    """(data, start, end): `data[start:end]` is new; the bytes around it were read before or are read again.
+    """(data, start, end): `data[start:end]` is new; the bytes around it are context.
 
     Args:
-        behind: so many bytes at the beginning are not new.
-        most: so many are, all to the end without it.
+        behind: how many bytes at the beginning are context only.
+        most: how many bytes are new; by default all.
     """
     data = file.read(behind) if behind else b""
     start, is_end = len(data), False
@@ -45,7 +45,7 @@ def windows(file: Readable, behind: int = 0, most: int | None = None) -> Iterato
 
 
 def _line_end(data: bytes, start: int) -> int:
-    """Where the last line ends that has AHEAD_BYTES after it."""
+    """The end of the last line that has AHEAD_BYTES after it."""
     last = len(data) - AHEAD_BYTES
     if last <= start:
         return start

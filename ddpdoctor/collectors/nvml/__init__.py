@@ -1,1 +1,1 @@
-"""The child process that talks to NVML (`__main__.py`), and what it asks."""
+"""The child process that queries NVML (`__main__.py`), and its queries."""

@@ -1,6 +1,6 @@
-"""The child process that talks to NVML: `python -m ddpdoctor.collectors.nvml`, one JSON array a line on standard output.
+"""The child process that queries NVML: `python -m ddpdoctor.collectors.nvml`, one JSON array per line on standard output.
 
-Every answer is written at once, so that what was said before a hang is not lost. Nothing here judges anything.
+Every answer is written immediately, so that answers before a hang are not lost. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ddpdoctor.collectors.nvml.query import Asker, say
 
 NO_GPUS = 1
 SAMPLE_SECONDS = 0.05
-"""The least time between the first and the last sample of what changes."""
+"""The minimum time between the first and the last sample of counters."""
 
 
 def main() -> None:

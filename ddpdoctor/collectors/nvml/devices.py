@@ -1,4 +1,4 @@
-"""What one GPU is and how it is: plain calls, structures with versions, and the second sample of what changes."""
+"""Properties and health of one GPU: plain calls, versioned structures, and the second sample of counters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ddpdoctor.collectors.nvml.query import Asker, Subject, bits, field, members
 __all__ = ["clock_reasons", "device", "health", "sample", "slowdowns"]
 
 MORE_WORDS = 16
-"""CPU and memory masks are asked for with at least this many words of 64 bits."""
+"""CPU and memory masks are queried with at least this many 64-bit words."""
 
-# Fact(s), the NVML function, its arguments after the handle; and where the answer is a structure, its members.
+# Fact(s), the NVML function, its arguments after the handle; and if the answer is a structure, its members.
 QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ...] = (
     (("uuid",), "nvmlDeviceGetUUID", (), ()),
     (("name",), "nvmlDeviceGetName", (), ()),
@@ -94,7 +94,7 @@ FIELDS = (
     ("pcie_nonfatal_errors", 179),
     ("pcie_fatal_errors", 180),
 )
-"""Numbers that mean the same to every driver: those above 250 changed between 575 and 580."""
+"""Fields with the same number in every driver: those above 250 changed between 575 and 580."""
 STRUCTURES: tuple[tuple[tuple[str, ...], str, str, int, tuple[str, ...]], ...] = (
     (
         ("sram_threshold_exceeded",),
@@ -111,14 +111,14 @@ STRUCTURES: tuple[tuple[tuple[str, ...], str, str, int, tuple[str, ...]], ...] =
         ("chassisSerialNumber", "slotNumber", "trayIndex"),
     ),
 )
-"""Facts, the call, the structure that it fills, that structure's version, and the members."""
+"""Facts, the function, the structure that it fills, its version, and its members."""
 SLOWDOWNS = (("heat_by_driver_ns", 269), ("heat_by_hardware_ns", 270), ("power_brake_ns", 271))
-"""How long the clocks were held down, by whom: these numbers mean it from driver 580 on only."""
+"""How long the clocks were reduced, by cause. These field numbers are valid from driver 580 on."""
 SLOWDOWNS_SINCE = 580
 
 
 def device(asker: Asker, index: int, handle: Any) -> None:
-    """What one GPU is, and its plain counters."""
+    """The properties of one GPU, and its plain counters."""
     memory(asker, index, handle)
     for facts, function, args, names in QUERIES:
         asker.ask(index, facts, function, handle, *args, pick=members(names))
@@ -130,7 +130,7 @@ def device(asker: Asker, index: int, handle: Any) -> None:
 
 
 def memory(asker: Asker, index: int, handle: Any) -> None:
-    """Version 2 tells the reserved part apart; version 1 counts it as used."""
+    """Memory sizes. Version 2 reports reserved memory separately; version 1 counts it as used."""
     info, code = asker.first(index, "nvmlDeviceGetMemoryInfo", handle, getattr(asker.nvml, "nvmlMemory_v2", 0x02000028))
     facts = ("memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes")
     if info is not None:
@@ -145,7 +145,7 @@ def memory(asker: Asker, index: int, handle: Any) -> None:
 
 
 def temperature(asker: Asker, index: int, handle: Any) -> None:
-    """Under the call's older name first; a driver that has given it up knows the newer one (560 and later)."""
+    """The temperature, with the older function first; drivers without it have the newer one (560 and later)."""
     heat, code = asker.first(index, "nvmlDeviceGetTemperature", handle, 0)
     if code in ("FUNCTION_NOT_FOUND", "DEPRECATED", "NOT_SUPPORTED"):
         again, newer = asker.first(index, "nvmlDeviceGetTemperatureV", handle, 0)
@@ -154,7 +154,7 @@ def temperature(asker: Asker, index: int, handle: Any) -> None:
 
 
 def mig(asker: Asker, index: int, handle: Any) -> None:
-    """The MIG instances: the slots may have holes."""
+    """The MIG instances; some slots may be empty."""
     slots, _ = asker.first(index, "nvmlDeviceGetMaxMigDeviceCount", handle)
     for slot in range(slots or 0):
         instance, code = asker.first(index, "nvmlDeviceGetMigDeviceHandleByIndex", handle, slot)
@@ -168,7 +168,7 @@ def mig(asker: Asker, index: int, handle: Any) -> None:
 
 
 def health(asker: Asker, index: int, handle: Any) -> None:
-    """What needs more than a plain call: fields, structures with versions, lists."""
+    """Queries that need more than a plain call: fields, versioned structures, lists."""
     nvml = asker.nvml
     for fact, number in FIELDS:
         field(asker, index, handle, fact, number)
@@ -198,17 +198,17 @@ def health(asker: Asker, index: int, handle: Any) -> None:
 
 
 def _members_of(filled: Any, names: tuple[str, ...], _: Any) -> Any:
-    """The members of a structure that a call has filled. pynvml gives numbers of one byte as text: they are read as they lie."""
-    places = [getattr(type(filled), name) for name in names]
+    """The members of a structure that a call has filled. pynvml returns one-byte numbers as text: they are read as raw bytes."""
+    descriptors = [getattr(type(filled), name) for name in names]
     values = [
-        bytes(filled)[place.offset] if place.size == 1 else getattr(filled, name)
-        for name, place in zip(names, places, strict=True)
+        bytes(filled)[descriptor.offset] if descriptor.size == 1 else getattr(filled, name)
+        for name, descriptor in zip(names, descriptors, strict=True)
     ]
     return values if len(values) > 1 else values[0]
 
 
 def clock_reasons(asker: Asker, subject: Subject, index: int, handle: Any) -> None:
-    """Why the clocks are what they are, under the call's newer name first (driver 535)."""
+    """The reasons for the current clocks, with the newer function first (driver 535)."""
     fact = "clock_event_reasons"
     bitmask, code = asker.first(index, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if code == "FUNCTION_NOT_FOUND":
@@ -217,7 +217,7 @@ def clock_reasons(asker: Asker, subject: Subject, index: int, handle: Any) -> No
 
 
 def slowdowns(asker: Asker, subject: Subject, index: int, handle: Any, driver: str | None) -> None:
-    """The newer counters of the time for which the clocks were held down."""
+    """The newer counters of how long the clocks were reduced."""
     major = (driver or "").partition(".")[0]
     if major.isdecimal() and int(major) >= SLOWDOWNS_SINCE:
         for fact, number in SLOWDOWNS:
@@ -225,7 +225,7 @@ def slowdowns(asker: Asker, subject: Subject, index: int, handle: Any, driver: s
 
 
 def sample(asker: Asker, index: int, handle: Any, driver: str | None) -> None:
-    """What changes, once more: lifetime counters say nothing by themselves."""
+    """The second sample of counters: their lifetime totals alone are not meaningful."""
     later = f"{index} later"
     slowdowns(asker, later, index, handle, driver)
     clock_reasons(asker, later, index, handle)

@@ -42,27 +42,27 @@ def links(asker: Asker, index: int, handle: Any) -> None:
 
 
 def _state(asker: Asker, index: int, handle: Any, link: int) -> tuple[Any, str]:
-    """Whether a link is up; through field 165, which NCCL asks for from Hopper on, where the older call says nothing."""
+    """Whether a link is up; from field 165, which NCCL uses from Hopper on, if the older function is not supported."""
     active, code = asker.first(f"{index} link {link}", "nvmlDeviceGetNvLinkState", handle, link)
     if code not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED"):
         return active, code
-    found, again = asker.first(f"{index} link {link}", "nvmlDeviceGetFieldValues", handle, [(STATE, link)])
-    return (found[0].value.uiVal, "") if not again and not found[0].nvmlReturn else (None, code)
+    values, error = asker.first(f"{index} link {link}", "nvmlDeviceGetFieldValues", handle, [(STATE, link)])
+    return (values[0].value.uiVal, "") if not error and not values[0].nvmlReturn else (None, code)
 
 
 def counters(asker: Asker, subject: str, index: int, handle: Any, link: int) -> bool:
-    """The error counters of one link; whether there are any. NVLink 5 has numbers of its own for them."""
-    told = [
+    """The error counters of one link; whether it reports them. NVLink 5 has its own field numbers for them."""
+    values = [
         asker.ask(subject, fact, "nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
         for number, fact in enumerate(COUNTERS)
     ]
-    if told[0] is None:
-        told = [field(asker, index, handle, fact, number, link, subject) for fact, number in NVLINK_5]
-    return None not in told
+    if values[0] is None:
+        values = [field(asker, index, handle, fact, number, link, subject) for fact, number in NVLINK_5]
+    return None not in values
 
 
 def sample(asker: Asker, index: int, handle: Any) -> None:
-    """The error counters a second time, as far as the links report them."""
+    """The second sample of the error counters of links that report them."""
     count = field(asker, index, handle, "link_count", 91)
     for link in range(count or 0):
         if not counters(asker, f"{index} link {link} later", index, handle, link):
@@ -70,7 +70,7 @@ def sample(asker: Asker, index: int, handle: Any) -> None:
 
 
 def fabric(asker: Asker, index: int, handle: Any) -> None:
-    """The newest structure that both this pynvml and the driver know."""
+    """The fabric registration, in the newest structure that both pynvml and the driver support."""
     for name, version in (
         ("c_nvmlGpuFabricInfo_v3_t", 3),
         ("c_nvmlGpuFabricInfo_v2_t", 2),

@@ -1,8 +1,8 @@
 """One NVML query at a time, and the line of its result.
 
-["?", CALL, GPU]             about to ask: the last such line names the call that hung
+["?", CALL, GPU]             about to call: the last such line names the call that hung
 ["=", SUBJECT, FACT, VALUE]  an answer; SUBJECT is "node", a GPU's index, "3 link 5" or "0-1"
-["!", SUBJECT, FACT, CODE]   no answer, and the name of the code that came instead
+["!", SUBJECT, FACT, CODE]   an error, and the name of its code
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Asker:
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        # Not all that pynvml raises is an NVMLError: an old driver, a changed prototype, bytes that are not text.
+        # pynvml raises more than NVMLError: for an old driver, a changed prototype, or bytes that are not text.
         self.errors = (
             nvml.NVMLError,
             nvml.NVMLLibraryMismatchError,
@@ -39,7 +39,7 @@ class Asker:
         }
 
     def ask(self, subject: Subject, facts: str | Sequence[str], function: str, *args: Any, pick: Any = None) -> Any:
-        """One call. Writes its answer, or its code, for each of `facts`; returns the answer, None without one."""
+        """One call. Writes its answer or its error code for each of `facts`; returns the answer, or None."""
         names = (facts,) if isinstance(facts, str) else tuple(facts)
         say("?", function, subject)
         try:
@@ -55,7 +55,7 @@ class Asker:
         return answer
 
     def first(self, subject: Subject, function: str, *args: Any) -> tuple[Any, str]:
-        """A call whose answer is not a fact yet: the answer, and "" or the error code."""
+        """A call whose answer is not written as a fact: the answer, and "" or the error code."""
         say("?", function, subject)
         try:
             return getattr(self.nvml, function)(*args), ""
@@ -63,7 +63,7 @@ class Asker:
             return None, self.code(error)
 
     def code(self, error: Exception) -> str:
-        """The name of what went wrong: an NVML code's, `CODE_4711` for one that has no name."""
+        """The name of an error: that of the NVML code, or `CODE_4711` for one without a name."""
         value = getattr(error, "value", None)
         if value is not None:
             return self.codes.get(value, f"CODE_{value}")
@@ -94,16 +94,16 @@ def members(names: Sequence[str]) -> Callable[[Any], Any] | None:
 
 
 def field(asker: Asker, index: int, handle: Any, fact: str, number: int, scope: int = 0, subject: Subject = "") -> Any:
-    """One field value: the call works, and the field answers for itself."""
+    """One field value. The call may succeed while the field has its own error code."""
 
-    def value(found: Any) -> Any:
-        if found[0].nvmlReturn:
-            raise asker.nvml.NVMLError(found[0].nvmlReturn)
-        member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[found[0].valueType]
-        return getattr(found[0].value, member)
+    def value(fields: Any) -> Any:
+        if fields[0].nvmlReturn:
+            raise asker.nvml.NVMLError(fields[0].nvmlReturn)
+        member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[fields[0].valueType]
+        return getattr(fields[0].value, member)
 
-    found = asker.ask(subject or index, fact, "nvmlDeviceGetFieldValues", handle, [(number, scope)], pick=value)
-    return None if found is None else value(found)
+    answer = asker.ask(subject or index, fact, "nvmlDeviceGetFieldValues", handle, [(number, scope)], pick=value)
+    return None if answer is None else value(answer)
 
 
 def bits(words: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the NVML child said, folded into one record that the `gpu` and `topo` collectors share."""
+"""The output of the NVML child process as one record, which the `gpu` and `topo` collectors share."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ class Answers:
 
 
 def nvml(machine: Machine) -> Answers:
-    """Everything that NVML says of this machine, asked once in a child process that ends within SECONDS."""
+    """Everything that NVML reports about this machine, queried once in a child process that ends within SECONDS."""
     return machine.once("nvml", lambda: _ask(machine))
 
 
 def _ask(machine: Machine) -> Answers:
     if not _is_installed(machine):
         return Answers(codes={"node": {"init": "LIBRARY_NOT_FOUND"}})
-    # A share of the deadline is left for those who wait for this answer.
+    # Part of the time limit is left for the callers of this function.
     seconds = min(SECONDS, machine.deadline.left * 0.8)
     try:
         done = run(command("ddpdoctor.collectors.nvml"), seconds, environ=machine.environ)
     except LateError as late:
         answers = _fold(late.out)
         call = answers.of("?")
-        asked = f" ({call['function']}, {_place(call['subject'])})" if call else ""
-        answers.trouble = f"NVML did not answer within {seconds:.0f} s{asked}"
+        pending = f" ({call['function']}, {_place(call['subject'])})" if call else ""
+        answers.trouble = f"NVML timed out after {seconds:.0f} s{pending}"
         return answers
     answers = _fold(done.out)
     if done.code:
         last = done.err.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        answers.trouble = f"the process that asks NVML ended with {done.code}: {last:.200}"
+        answers.trouble = f"the NVML process exited with code {done.code}: {last:.200}"
     return answers
 
 
 def _is_installed(machine: Machine) -> bool:
-    """Where the loader would look. It saves starting a Python on the many machines that have no NVIDIA at all."""
+    """Whether the loader would find the library. Saves starting a child process on machines without NVIDIA's driver."""
     folders = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
     if any(folder and os.path.exists(os.path.join(folder, LIBRARY)) for folder in folders):
         return True
@@ -80,7 +80,7 @@ def _is_installed(machine: Machine) -> bool:
     try:
         return LIBRARY in root.text("/etc/ld.so.cache")
     except OSError:
-        return False  # no cache, as in a musl image: the folders above are all there is
+        return False  # no cache, as in a musl image: the loader uses the folders above only
 
 
 def _fold(out: bytes) -> Answers:
@@ -89,7 +89,7 @@ def _fold(out: bytes) -> Answers:
         try:
             kind, *words = json.loads(line)
         except ValueError:
-            continue  # the last line of a killed child may be cut
+            continue  # the last line of a killed child may be incomplete
         if kind == "?":
             answers.facts["?"] = {"function": words[0], "subject": words[1]}
             continue

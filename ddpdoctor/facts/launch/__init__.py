@@ -1,1 +1,1 @@
-"""Launch lines as facts: words with their places, layers of launchers, and what torchrun makes of them."""
+"""Launch lines as facts: words with their places, layers of launchers, and the settings of torchrun."""

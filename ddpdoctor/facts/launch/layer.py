@@ -1,4 +1,4 @@
-"""One program of a launch line, with what its parser makes of its words."""
+"""One program of a launch line, with what its parser reads from its words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Layer", "Variable", "starts_ranks"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that the line sets for what it starts; `word` is the assignment. UNKNOWN pieces are possible."""
+    """A variable that the line sets for what it starts; `word` is the assignment. The value may contain UNKNOWN pieces."""
 
     name: str
     value: str
@@ -25,9 +25,9 @@ class Variable:
 class Layer:
     """One program of the line. `program` is its name as written, `own` its words up to the next layer or the script.
 
-    For launchers with a script, `reading` is what their parser makes of the words. `variables` are the assignments in
-    force for this program that the line itself makes. `preceding` are the commands that a shell runs before the next layer,
-    of shell text (`bash -c 'source activate && torchrun …'`): their first two words.
+    For launchers with a script, `reading` is what their parser reads from the words. `variables` are the assignments
+    of the line for this program. `preceding` are the commands that a shell runs before the next layer, in shell text
+    (`bash -c 'source activate && torchrun …'`): the first two words of each.
     """
 
     launcher: LauncherKind
@@ -41,7 +41,7 @@ class Layer:
 
     @property
     def is_garbled(self) -> bool:
-        """The parser stops, or takes a word for something else: what else it read may not be what was meant."""
+        """The parser fails, or misreads a word: the rest of its reading may not be what was meant."""
         return bool(self.typos or self.reading.problems)
 
     @property
@@ -50,13 +50,13 @@ class Layer:
         return self.program.text.rpartition("/")[2]
 
     def given(self, dest: str) -> Given | None:
-        """The option as it counts, None when the line does not give it."""
+        """The option in effect, None if the line does not give it."""
         return self.reading.last(dest)
 
     def value(self, dest: str) -> str | None:
-        """The value that the line gives, None when it gives none; it may hold UNKNOWN pieces."""
-        found = self.reading.last(dest)
-        return None if found is None else found.value
+        """The value on the line, None without one; it may contain UNKNOWN pieces."""
+        given = self.reading.last(dest)
+        return None if given is None else given.value
 
 
 def starts_ranks(launcher: LauncherKind) -> bool:

@@ -1,4 +1,4 @@
-"""What torchrun will really do with a line: options, PET_ variables and defaults put together."""
+"""The settings of torchrun for a line: options, PET_ variables and defaults combined."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Plan", "PlanSetting"]
 
 @dataclass(frozen=True, slots=True)
 class PlanSetting:
-    """One option as it takes effect. `origin` is `line`, `variable` or `default`; `value` None: unknown or not set.
+    """One option in effect. `origin` is `line`, `variable` or `default`; `value` None: unknown or not set.
 
-    `word` is the word of the line that holds the value, None when the line does not give it.
+    `word` is the word of the line with the value, None if the line does not give it.
     """
 
     value: str | None
@@ -24,9 +24,10 @@ class PlanSetting:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rendezvous of one agent. `backend` is what is in force after --standalone and the rewrite of 2.12.
+    """The rendezvous of one launcher. `backend` is the one in effect after --standalone and the rewrite of torch 2.12.
 
-    `asked` is the backend as given. `is_rewritten`: a one-node static launch that 2.12 turns into c10d on a free port.
+    `asked` is the backend as given. `is_rewritten`: a static launch of one node, which torch 2.12 changes to c10d on
+    a free port.
     """
 
     nnodes: tuple[int, ...] | None
@@ -47,6 +48,6 @@ class Plan:
         return self.nnodes is not None and self.nnodes[1] > 1
 
     def given(self, dest: str) -> bool:
-        """The line or a PET_ variable gives it (or may give it)."""
-        each = self.settings[dest]
-        return each.origin != "default" or each.is_unknown
+        """The line or a PET_ variable sets it, or may set it."""
+        setting = self.settings[dest]
+        return setting.origin != "default" or setting.is_unknown

@@ -1,4 +1,4 @@
-"""What a Kubernetes manifest says of the pods that run a launch line."""
+"""The pods of a Kubernetes manifest that run a launch line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Operator", "Pod"]
 
 
 class Operator(str, Enum):
-    """Who starts the pods and which variables they get: see `collectors/manifest.py`."""
+    """What starts the pods and sets their variables: see `launch/manifests/manifest.py`."""
 
     PYTORCHJOB = "PyTorchJob"
     TRAINJOB = "TrainJob"
@@ -24,15 +24,16 @@ class Operator(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One container of a pod template. None everywhere: the manifest does not say it.
+    """One container of a pod template. None always means that the manifest does not set it.
 
-    `name` is the job's name, `pods` how many pods the whole job has, `gpus` the GPU limit of the container. `shm_bytes` is
-    the limit of what is mounted on /dev/shm; `has_shm`: something is mounted there, or the host's is shared. `in_memory` is
-    False for an emptyDir on disk. `at` is the container's place in the file, the other marks are those of what they name.
-    `cpus` and `memory_bytes` are the container's limits; `has_rdma`: it asks for an RDMA device, or may use the host's.
-    `service` is the headless service of its pods. `is_elastic`: the operator chooses the rendezvous. `is_meshed`: the
-    sidecar of a service mesh is asked for. `open_ports` are the ranges that the manifest's network policies leave open between
-    the job's pods (None: all, or not known), `policy_at` the first policy that closes the others.
+    `name` is the job's name, `pods` how many pods the whole job has, `gpus` the GPU limit of the container.
+    `shm_bytes` is the limit of what is mounted on /dev/shm; `has_shm`: something is mounted there, or the host's is
+    shared. `in_memory` is False for an emptyDir on disk. `at` is the container's place in the file, the other marks
+    are those of the entries in their names. `cpus` and `memory_bytes` are the container's limits; `has_rdma`: it
+    requests an RDMA device, or may use the host's. `service` is the headless service of its pods. `is_elastic`: the
+    operator chooses the rendezvous. `is_meshed`: the sidecar of a service mesh is requested. `open_ports` are the
+    ranges that the manifest's network policies leave open between the job's pods (None: all, or unknown), `policy_at`
+    the first policy that closes the others.
     """
 
     operator: Operator

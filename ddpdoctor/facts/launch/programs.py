@@ -1,4 +1,4 @@
-"""Launchers and the programs that stand in front of them, as data: how each reads its own options."""
+"""Launchers and the programs before them, as data: how each reads its own options."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class LauncherKind(str, Enum):
 class Syntax:
     """How a wrapper reads its words before the command.
 
-    `values` are options that take the next word, `subcommands` words that must follow the name, `operands` how many
-    words stand between the options and the command, `doubles` options that take two words.
+    `values` are options that use the next word, `subcommands` words that must follow the name, `operands` the number
+    of words between the options and the command, `doubles` options that use two words.
     """
 
     values: frozenset[str] = frozenset()
@@ -149,11 +149,11 @@ WRAPPERS: dict[str, Syntax] = {
         _words("--format --output --select --ignore --fail-on --timeout --join-timeout"), ("run", "check")
     ),
 }
-"""Programs that end in running another one."""
+"""Programs that run another program."""
 REMOTE = ("ssh", "pdsh", "clush")
 """Those that run it on another machine."""
 SHELL_TEXT = ("ssh", "pdsh", "clush", "eval", "tmux", "screen", "bsub")
-"""Those that hand their last word to a shell when it holds blanks."""
+"""Those that pass their last word to a shell if it contains blanks."""
 
 SRUN = Syntax(
     _words(
@@ -169,7 +169,7 @@ SRUN = Syntax(
     ),
     launcher=LauncherKind.SRUN,
 )
-"""srun, sbatch and salloc: short options take their value joined (`-N2`) or as the next word."""
+"""srun, sbatch and salloc: the value of a short option is joined (`-N2`) or the next word."""
 
 MPIRUN = Syntax(
     _words(
@@ -238,9 +238,9 @@ DEEPSPEED = (
 )
 
 ELSEWHERE = (LauncherKind.CONTAINER, LauncherKind.RAY)
-"""What these start has an environment and files of its own."""
+"""Launchers whose programs have another environment and other files."""
 UNREAD = (LauncherKind.JSRUN, LauncherKind.RAY, LauncherKind.FLUX)
-"""Their own options have no table here: only what they start is judged."""
+"""Launchers whose own options have no table here: only the programs that they start are judged."""
 UNJUDGED = {
     "colossalai": "ColossalAI's launcher",
     "composer": "MosaicML Composer's launcher",
@@ -255,4 +255,4 @@ UNJUDGED = {
     "llamafactory-cli": "LLaMA-Factory's launcher",
     "swift": "ms-swift's launcher",
 }
-"""Programs that start ranks and whose options have no table here: their lines are not judged, and said so."""
+"""Programs that start ranks and whose options have no table here: their lines are reported as not judged."""

@@ -24,9 +24,10 @@ class ParseProblemKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One option as the line gives it. `flag` is the spelling the parser took it for, `written` what stands there.
+    """One option on the line. `flag` is the spelling that the parser matched, `written` the spelling on the line.
 
-    `value` is None for a flag. `word` holds the option; `value_word` the value, the same word for `--option=value`.
+    `value` is None for a flag. `word` contains the option, `value_word` the value; they are the same for
+    `--option=value`.
     """
 
     dest: str
@@ -49,9 +50,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class ParseProblem:
-    """An error of the parser at `word`. `option` is the spelling it concerns, `matches` what an abbreviation could mean.
+    """An error of the parser at `word`. `option` is the spelling it is about, `matches` what an abbreviation could mean.
 
-    `after_script` marks a word that belongs to the script and stops the parser all the same.
+    `after_script` marks a word of the script that stops the parser all the same.
     """
 
     trouble: ParseProblemKind
@@ -64,7 +65,7 @@ class ParseProblem:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a launcher makes of its words. `script` is the first positional, `arguments` all that stands after it."""
+    """What a launcher reads from its words. `script` is the first positional, `arguments` everything after it."""
 
     given: tuple[Given, ...] = ()
     problems: tuple[ParseProblem, ...] = ()
@@ -75,8 +76,8 @@ class Reading:
     separator: Word | None = None
 
     def last(self, dest: str) -> Given | None:
-        """The occurrence that counts: argparse keeps the last."""
-        for each in reversed(self.given):  # asked for every option of every line: no generator
-            if each.dest == dest:
-                return each
+        """The occurrence in effect: argparse keeps the last."""
+        for given in reversed(self.given):  # called for every option of every line: no generator
+            if given.dest == dest:
+                return given
         return None

@@ -1,4 +1,4 @@
-"""`launch`: who starts the job, as the launch lines say: one line a node, or the lines of a file."""
+"""`launch`: the launch lines of a job, one per node, or the lines of a file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Launch", "LaunchLine", "StartedScript"]
 
 @dataclass(frozen=True, slots=True)
 class StartedScript:
-    """The training script that a line names, looked at for what concerns the line. None: not looked at.
+    """The training script of a line, with what matters for the line. None: not examined.
 
-    `path` is where the launcher would look for it. `local_rank` holds the spellings of the option that its parser
-    declares. `spawns`: it starts ranks itself (mp.spawn). `reads` are the variables of launchers and schedulers that it
-    reads, `sets` those that it assigns. `initialises` says that it joins the process group
-    through the environment whoever starts it. `declares` are the options of its own parser, `similar` a script beside the
-    missing one with nearly its name. `trainer_devices` and `trainer_nodes` are what it gives Lightning's Trainer.
-    `backend` is the literal backend of a process group that it joins whoever starts it, `workers` the most num_workers of
-    its DataLoaders, `takes_gpu_of_local_rank`: it selects the GPU with the number of its local rank.
+    `path` is where the launcher looks for it. `local_rank` are the spellings of the option that its parser declares.
+    `spawns`: it starts ranks itself (mp.spawn). `reads` are the variables of launchers and schedulers that it reads,
+    `sets` those that it assigns. `initialises`: it joins the process group through the environment, whatever starts
+    it. `declares` are the options of its own parser, `similar` an existing script with a similar name.
+    `trainer_devices` and `trainer_nodes` are arguments of Lightning's Trainer. `backend` is the literal backend of a
+    process group that it joins, whatever starts it, `workers` the most num_workers of its DataLoaders,
+    `takes_gpu_of_local_rank`: it selects the GPU with the number of its local rank.
     """
 
     path: str
@@ -54,17 +54,17 @@ class StartedScript:
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """One launch line. `source` is its text and every word's span counts in it; `argv` are its words.
+    """One launch line. `source` is its text, in which the spans of words count; `argv` are its words.
 
-    `first_line` and `first_column` (from 1) say where `source` begins in `file`. `node` is the index of a `--node`
-    line. `environ` is what the innermost launcher finds, `cwd` where it runs (None: unknown). `batch` are the options
-    of the sbatch file around it, as the layer of an `sbatch` command; `plan` is what its torchrun will do,
-    `config` the top level of the file that accelerate's --config_file names (None: not read). `known` are the variables
-    of a shell file that `source` names and whose values are certain there. `before` is what earlier commands settled:
-    `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments of rm).
-    `private` are variables that the script sets and that are empty in the text which it quotes for another shell.
-    `carriage_return` is the first row of its shell file that bash runs and that ends in one; None: there is none.
-    `preceding` are the commands that its shell runs before it, as in `Layer`.
+    `first_line` and `first_column` (from 1) are where `source` begins in `file`. `node` is the index of a `--node`
+    line. `environ` is the environment of the innermost launcher, `cwd` its working folder (None: unknown). `batch`
+    are the options of the sbatch file around it, as the layer of an `sbatch` command; `plan` are the settings of its
+    torchrun, `config` the top level of accelerate's --config_file (None: not read). `known` are the variables of a
+    shell file that `source` uses and whose values are certain there. `before` are effects of earlier commands:
+    `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments
+    of rm). `private` are variables that the script sets and that are empty in the text that it quotes for another
+    shell. `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
+    None without one. `preceding` are the commands that its shell runs before it, as in `Layer`.
     """
 
     source: str
@@ -104,11 +104,11 @@ class LaunchLine:
     @property
     def starter(self) -> Layer | None:
         """The innermost layer that starts the ranks of a node."""
-        return next((each for each in reversed(self.layers) if starts_ranks(each.launcher)), None)
+        return next((layer for layer in reversed(self.layers) if starts_ranks(layer.launcher)), None)
 
     @property
     def task_starter(self) -> Layer | None:
-        """The srun, mpirun or jsrun around it, which starts one copy a task."""
+        """The srun, mpirun or jsrun around it, which starts one copy per task."""
         return self._innermost((LauncherKind.SRUN, LauncherKind.MPIRUN, LauncherKind.JSRUN))
 
     def layer(self, launcher: LauncherKind) -> Layer | None:
@@ -118,12 +118,12 @@ class LaunchLine:
     @property
     def unread(self) -> tuple[Layer, ...]:
         """Launchers around it whose own options are not judged."""
-        return tuple(each for each in self.layers if each.launcher in UNREAD)
+        return tuple(layer for layer in self.layers if layer.launcher in UNREAD)
 
     def _innermost(self, launchers: tuple[LauncherKind, ...]) -> Layer | None:
-        for each in reversed(self.layers):  # asked by every rule of every line: no generator
-            if each.launcher in launchers:
-                return each
+        for layer in reversed(self.layers):  # called by every rule for every line: no generator
+            if layer.launcher in launchers:
+                return layer
         return None
 
     def place(self, at: int) -> tuple[int, int]:
@@ -139,11 +139,11 @@ class LaunchLine:
 
 @dataclass(frozen=True, slots=True)
 class Launch(Section):
-    """The launch: `lines`, the torch that decides how they are read and where its version comes from.
+    """The launch: its lines, and the torch that decides how they are read.
 
-    `torch` is a version such as `2.13.0`, `torch_from` one of `installed`, `source` (newer than our table, its own was
-    read), `option`, `assumed`; `python` is the version of the Python that runs the launcher. Several lines with a `node`
-    are the nodes of one job, in their order.
+    `torch` is a version such as `2.13.0`, `torch_from` one of `installed`, `source` (newer than our table; its own
+    source was read), `option`, `assumed`; `python` is the version of the Python that runs the launcher. Several lines
+    with a `node` are the nodes of one job, in their order.
     """
 
     lines: tuple[LaunchLine, ...] = ()
@@ -159,5 +159,5 @@ class Launch(Section):
 
     @property
     def nodes(self) -> tuple[LaunchLine, ...]:
-        """The lines of one job, one a node: those of `--node`. Fewer than two when nothing can be compared."""
+        """The lines of one job, one per node: those of `--node`. Fewer than two if nothing can be compared."""
         return tuple(line for line in self.lines if line.node is not None)

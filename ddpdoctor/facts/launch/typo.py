@@ -1,4 +1,4 @@
-"""Words of a launch line that the parser reads differently than they were meant."""
+"""Words of a launch line that the parser reads differently than intended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Typo", "TypoKind"]
 
 
 class TypoKind(str, Enum):
-    """What went wrong with the word."""
+    """What is wrong with the word."""
 
     SINGLE_DASH = "single dash"
     UNICODE_DASH = "unicode dash"
@@ -27,7 +27,7 @@ class TypoKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Typo:
-    """`meant` are the words that should stand in place of `words`; empty: the words should go."""
+    """`meant` are the words to write in place of `words`; empty: remove the words."""
 
     kind: TypoKind
     words: tuple[Word, ...]

@@ -1,12 +1,12 @@
-"""Words of a launch line, where each stands in the text, and edits of that text.
+"""Words of a launch line, the place of each in the text, and edits of that text.
 
-A word keeps two spellings: `text`, what the program gets, and its span in the source, what the user wrote. A corrected
-line is the source with a few spans replaced, so that everything else keeps the user's spelling, order and quoting.
+A word has two spellings: `text`, which the program gets, and its span in the source, which the user wrote. A corrected
+line is the source with a few spans replaced, so everything else keeps the user's spelling, order and quotes.
 
-What a shell would put in at run time (`$NGPU`, `$(hostname)`) is not known here. Each such piece is the one character
-UNKNOWN in `text`: a NUL, which no real argument can hold, so that `--nproc-per-node=\\0` is still seen to be that option
-with an unknown value. `splits` is set when the unknown piece stands outside quotes and is the whole word: it may then
-become no word, one, or many. A rule judges only values for which `is_known` holds.
+What a shell expands at run time (`$NGPU`, `$(hostname)`) is not known here. Each such piece is the one character UNKNOWN
+in `text`: a NUL, which no real argument can contain, so `--nproc-per-node=\\0` is still that option with an unknown value.
+`splits` is set if the unknown piece is outside quotes and is the whole word: it may then become no word, one, or several.
+A rule judges only values for which `is_known` holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 __all__ = ["UNKNOWN", "Mark", "SpanEdit", "Word", "apply", "escape", "is_known", "merged", "plain", "quote", "tidy"]
 
 UNKNOWN = "\0"
-"""Stands in a word's text for a piece that only the shell will know."""
+"""The character in a word's text for a piece that only the shell will know."""
 
 _SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
@@ -29,9 +29,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 class Word:
     """One argument. `start` and `end` are its span in the line's source, in characters.
 
-    `context` is the quoting that the span stands in, outermost first: `'` for the words of `bash -c '…'`; text that is
-    put in beside such a word needs `escape(text, context)`. `is_literal` is False for a word that came out of a variable:
-    its span is the variable's, which may have given other words as well. `raw` is the spelling in the source.
+    `context` are the quotes around the span, outermost first: `'` for the words of `bash -c '…'`; text inserted next
+    to such a word needs `escape(text, context)`. `is_literal` is False for a word from a variable: its span is the
+    variable's, which may have given other words as well. `raw` is the spelling in the source.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Word:
 
     @property
     def known(self) -> str | None:
-        """The text, None when a piece of it is unknown."""
+        """The text, None if a piece of it is unknown."""
         return self.text if UNKNOWN not in self.text else None
 
     @property
@@ -56,7 +56,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a file, from 1; `at` is the index in the line's source that stands there."""
+    """A place in a file, from 1; `at` is the matching index in the line's source."""
 
     line: int
     column: int
@@ -73,24 +73,24 @@ class SpanEdit:
 
 
 def is_known(value: str | None) -> bool:
-    """There is a value and no piece of it is unknown."""
+    """There is a value, and no piece of it is unknown."""
     return value is not None and UNKNOWN not in value
 
 
 def plain(text: str, unknown: str = "…") -> str:
-    """The text for a person: unknown pieces shown as `unknown`."""
+    """The text for users, with unknown pieces shown as `unknown`."""
     return text.replace(UNKNOWN, unknown)
 
 
 def quote(text: str) -> str:
-    """The word as a shell must read it to get `text`: bare where that is safe, else in single quotes."""
+    """The word as a shell must read it to get `text`: bare if that is safe, else in single quotes."""
     if _SAFE.fullmatch(text):
         return text
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def escape(text: str, context: str) -> str:
-    """Shell text made ready to stand inside the quotes of `context`."""
+    """Shell text prepared for the quotes of `context`."""
     for kind in reversed(context):
         if kind == "'":
             text = text.replace("'", "'\\''")
@@ -108,7 +108,7 @@ def merged(edits: Iterable[SpanEdit]) -> tuple[SpanEdit, ...]:
     ordered: list[SpanEdit] = []
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end)):
         last = ordered[-1] if ordered else edit
-        if edit.start < last.end and not (edit.text or last.text):  # two words taken out, and the blank between them
+        if edit.start < last.end and not (edit.text or last.text):  # two words and the blank between them are removed
             ordered[-1:] = [SpanEdit(last.start, max(last.end, edit.end), "")]
         else:
             ordered.append(edit)
@@ -119,7 +119,7 @@ def merged(edits: Iterable[SpanEdit]) -> tuple[SpanEdit, ...]:
 
 
 def apply(source: str, edits: Iterable[SpanEdit]) -> str:
-    """The source with the edits made, from its end to its beginning, so that spans stay true.
+    """The source with the edits applied, from its end to its beginning, so that spans stay valid.
 
     Raises:
         ValueError: two edits overlap.
@@ -130,5 +130,5 @@ def apply(source: str, edits: Iterable[SpanEdit]) -> str:
 
 
 def tidy(command: str) -> str:
-    """A command to paste: without the blanks that removed words left at the ends of its lines."""
+    """A command to paste: without the blanks that removed words leave at the ends of its lines."""
     return re.sub(r"(?m)[ \t]+$", "", command).strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
+from ddpdoctor.launch.evaluator.values import Origin
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
@@ -28,19 +30,26 @@ class ImaginedJob:
     """What one statement of a job file, or one loop of background statements, starts on all hosts.
 
     `launch` has one line per launcher, each with its node, so that rules compare them; `launched` are the same in order.
+    `rows` are the indices at which the rows of the file begin.
     """
 
     launch: Launch
     job: Job
     launched: tuple[Launched, ...]
     is_certain: bool
+    rows: tuple[int, ...] = (0,)
+
+    def place(self, origin: Origin) -> tuple[int, int]:
+        """Line and column in the file, from 1."""
+        row = bisect_right(self.rows, origin.start) - 1
+        return row + 1, origin.start - self.rows[row] + 1
 
 
 def jobs_of_run(
     run: ImaginedRun, launch: Launch, file: str, text: str, version: Version, files: FileLookup = NO_FILES
 ) -> tuple[ImaginedJob, ...]:
     """The jobs of a run, in the order of the file."""
-    rows = [0, *(found.end() for found in re.finditer("\n", text))]
+    rows = (0, *(found.end() for found in re.finditer("\n", text)))
     jobs = []
     for members in _groups(run.launched):
         lines = tuple(
@@ -51,7 +60,8 @@ def jobs_of_run(
         job = job_of_launch(of_job)
         if not job.agents:
             job = replace(job, processes=tuple(_ranks(members)))
-        jobs.append(ImaginedJob(of_job, job, tuple(members), all(member.is_certain for member in members)))
+        is_certain = all(member.is_certain for member in members)
+        jobs.append(ImaginedJob(of_job, job, tuple(members), is_certain, rows))
     return tuple(jobs)
 
 
@@ -100,8 +110,6 @@ def _line(
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:
     """Where each word was written; a word of unknown origin stands where its command does."""
-    from bisect import bisect_right
-
     for word, value in zip(member.words, member.argv, strict=True):
         origin = next((o for o in value.origins if o.file == file), member.origin)
         row = bisect_right(rows, origin.start) - 1

@@ -142,6 +142,7 @@ class _Runner:
         self._budget = Budget() if budget is None else budget
         self._inside = inside or {}
         self._found = ImaginedRun(allocation=allocation)
+        self._others: dict[str, int] = {}
         self._group = 0
 
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
@@ -322,9 +323,16 @@ class _Runner:
         text = joined((argv[at] for at in range(rest[0], len(argv))), " ") if rest else Value()
         known = {name: at for at, name in enumerate(self._allocation.hosts)}
         for number, host in enumerate(hosts[:MOST_NODES]):
-            node = known.get(host.text, number if len(hosts) > 1 else abs(hash(host.text)) % 997)
+            node = known.get(host.text, number if len(hosts) > 1 else self._number_of(host.text))
+            own = text
+            if layer.name != "ssh":  # pdsh puts these into each command
+                own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
             there = replace(place, host=host.text, node=node, via=(*place.via, layer.name))
-            self._run_text(replace(command, folder=None), text, [], {}, there, depth)
+            self._run_text(replace(command, folder=None), own, [], {}, there, depth)
+
+    def _number_of(self, host: str) -> int:
+        """A number for a host that is not one of the allocation, in the order in which they are met."""
+        return self._others.setdefault(host, len(self._allocation.hosts) + len(self._others))
 
     def _srun(
         self,

@@ -1,7 +1,7 @@
 """Launch lines of Kubernetes manifests: each container's command, what its operator sets, GPUs and shared memory.
 
 PyTorchJob (Kubeflow v1): every pod gets MASTER_ADDR, MASTER_PORT, RANK (the pod's index), WORLD_SIZE (the number of pods),
-and newer operators the PET_ variables; their values are unknown here. TrainJob (Kubeflow Trainer): the PET_ variables alone.
+and with newer operators the PET_ variables; their values are unknown here. TrainJob (Kubeflow Trainer): only the PET_ ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KINDS = (
 _SKYPILOT = {"resources", "setup", "num_nodes", "file_mounts", "workdir"}
 _HELM = re.compile(r"\{\{-?\s*(\.|if|range|include|with|end|toYaml|template|define)")
 MOST_TEMPLATES = 50
-"""Pod templates of one document that are looked at."""
+"""The most pod templates of one document that are read."""
 
 _SHELLS = ("bash", "sh", "dash", "ash", "zsh")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
@@ -53,25 +53,25 @@ _TEMPLATE = re.compile(
     r"(?m)^\s*(?:- *)?(?:image|name|namespace|replicas|parallelism|completions|numNodes|\w+PerNode|[\w.-]+/[\w.-]+):"
     r" *[\"']?\S*\$\{?[A-Za-z_]"
 )
-"""Fields in which a `$NAME` makes the file one for envsubst, as no field of Kubernetes has such variables."""
+"""A `$NAME` in these fields marks a file for envsubst: Kubernetes has no such variables there."""
 _PYTORCH = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
 _PET = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _ELASTIC = (
     *("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_MAX_RESTARTS", "PET_STANDALONE"),
 )
-"""What the operator adds with an elasticPolicy."""
+"""Variables that the operator adds with an elasticPolicy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """A pod template of a job: its place in the tree, and what its job says."""
+    """A pod template of a job: its place in the tree, and the settings of its job."""
 
     at: At
     pod: Pod
 
 
 def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[LaunchLine, ...], list[str]]:
-    """The launch lines of every document, and why documents could not be read. Templates of Helm are left alone."""
+    """The launch lines of every document, and why documents could not be read. Helm templates are not read."""
     if _is_helm(text):
         return (), []
     found: list[LaunchLine] = []
@@ -204,7 +204,7 @@ def _lines(path: str, text: str, template: _Template, version: Version) -> Itera
 
 
 def _container(path: str, text: str, container: At, pod: Pod, version: Version) -> Iterator[LaunchLine]:
-    """The lines of one container: its argument list, or the shell text that it gives to a shell."""
+    """The lines of one container: its argument list, or the text that it passes to a shell."""
     items = [*container.items("command"), *container.items("args")]
     words = [text_of(item) for item in items]
     if not words or any(word is None for word in words):
@@ -236,7 +236,7 @@ def _container(path: str, text: str, container: At, pod: Pod, version: Version) 
 
 
 def _is_launch(words: Sequence[Word], version: Version, *, is_whole: bool) -> bool:
-    """The words start ranks, or were meant to; arguments alone go to a program of the image, which may be a shell."""
+    """The words start ranks, or were meant to; arguments alone are passed to the image's program, which may be a shell."""
     layers = parse_layers(words, version)
     if any(each.typos and not starts_ranks(each.launcher) for each in layers):
         return is_whole
@@ -246,7 +246,7 @@ def _is_launch(words: Sequence[Word], version: Version, *, is_whole: bool) -> bo
 
 
 def _shell_text(words: Sequence[str]) -> int | None:
-    """The index of the text in `sh -c TEXT`; None when the words are no shell command."""
+    """The index of the text in `sh -c TEXT`; None if the words are not a shell command."""
     if words[0].rpartition("/")[2] not in _SHELLS:
         return None
     for i, word in enumerate(words[1:-1], 1):
@@ -259,9 +259,9 @@ def _shell_text(words: Sequence[str]) -> int | None:
 
 
 def _as_variables(text: str, environ: Mapping[str, str]) -> str:
-    """Kubernetes puts `$(NAME)` in before the shell runs; one that is unknown here is a variable of the same length.
+    """Kubernetes expands `$(NAME)` before the shell runs; an unknown one becomes a variable of the same length.
 
-    What is no variable of the container (`$(hostname)`) it leaves to the shell.
+    Anything that is not a variable of the container (`$(hostname)`) is left to the shell.
     """
     return _REFERENCE.sub(lambda m: "${" + m[1] + "}" if m[1] in environ else m[0], text)
 

@@ -1,4 +1,4 @@
-"""What the NetworkPolicies of a manifest leave open between the pods of one job in it."""
+"""Ports that the NetworkPolicies of a manifest leave open between the pods of one job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def policies(roots: Sequence[At]) -> tuple[At, ...]:
 
 
 def restricted(pod: Pod, template: At, namespace: str | None, found: Sequence[At]) -> Pod:
-    """The pod with the ports that its own job's pods may connect to, where policies close the others."""
+    """The pod with the ports on which pods of its own job may connect to it, if policies close the others."""
     labels = {key: text_of(value) or "" for key, value in template.pairs("metadata", "labels")} | _given(pod)
     own = [p for p in found if text_of(p.get("metadata", "namespace")) == namespace]
     own = [p for p in own if _selects(p.get("spec", "podSelector"), labels)]
@@ -35,7 +35,7 @@ def restricted(pod: Pod, template: At, namespace: str | None, found: Sequence[At
 
 
 def _given(pod: Pod) -> dict[str, str]:
-    """The labels that the operator gives its pods."""
+    """The labels that the operator sets on its pods."""
     name, role = pod.name or "", pod.role or ""
     if pod.operator in (Operator.PYTORCHJOB, Operator.MPIJOB):
         prefix = "training.kubeflow.org"
@@ -56,13 +56,15 @@ def _selects(selector: At | None, labels: dict[str, str]) -> bool:
 
 
 def _has(policy: At, kind: str, field: str) -> bool:
-    """The policy is one for this direction: without policyTypes for incoming traffic, and outgoing where it has rules."""
+    """The policy applies to this direction: without policyTypes to incoming traffic, and to outgoing if it has such
+    rules.
+    """
     kinds = [text_of(each) for each in policy.items("spec", "policyTypes")]
     return kind in kinds if kinds else kind == "Ingress" or policy.get("spec", field) is not None
 
 
 def _opened(policy: At, field: str, peers: str, labels: dict[str, str]) -> Ports | None:
-    """The TCP ports that a policy opens for pods with these labels; None: all, or some that are not known."""
+    """The TCP ports that a policy opens for pods with these labels; None: all, or unknown ones."""
     found: list[tuple[int, int]] = []
     for rule in policy.items("spec", field):
         others = list(rule.items(peers))
@@ -85,6 +87,6 @@ def _tcp(rule: At) -> Iterator[tuple[int | None, int | None]]:
 
 
 def _may_be(peer: At, labels: dict[str, str]) -> bool:
-    """A peer that may be a pod of the job: its labels, or an address or a namespace that nobody here knows."""
+    """A peer that may be a pod of the job: by its labels, or an address or namespace that is unknown here."""
     selector = peer.get("podSelector")
     return selector is None or selector.get("matchExpressions") is not None or _selects(selector, labels)

@@ -1,4 +1,4 @@
-"""What a pod template says of one container: GPUs, CPUs, memory, shared memory, RDMA, the network."""
+"""One container of a pod template: GPUs, CPUs, memory, shared memory, RDMA, the network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MESHES = {"sidecar.istio.io/inject": ("true",), "linkerd.io/inject": ("enabled"
 
 
 def described(known: Pod, template: At, spec: At, container: At) -> Pod:
-    """The pod with what its spec says of GPUs, shared memory and the network."""
+    """The pod with the GPUs, shared memory and network of its spec."""
     gpus = gpus_of(container)
     host_network = spec.get("hostNetwork")
     mesh = _mesh(template)
@@ -53,7 +53,7 @@ def _cpus(at: At | None) -> int | None:
 
 
 def _has_rdma(spec: At, container: At) -> bool:
-    """A device plugin's resource, the host's device folder, or a container that may do everything."""
+    """A resource of a device plugin, the device folder of the host, or a privileged container."""
     if text_of(container.get("securityContext", "privileged")) == "true":
         return True
     names = [key for kind in ("limits", "requests") for key, _ in container.pairs("resources", kind)]

@@ -1,4 +1,4 @@
-"""YAML as nodes that know their lines. Composed, never constructed: nothing is built from tags, aliases are not copied."""
+"""YAML as nodes that know their lines. Nothing is constructed from tags, and aliases are not copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.words import Mark
 __all__ = ["At", "documents", "number", "size", "text_of"]
 
 MOST_ITEMS = 200
-"""Entries of one list or mapping that are looked at."""
+"""The most entries of one list or mapping that are read."""
 DEEPEST = 100
 """Brackets that may be open at once in flow style: PyYAML reads them by recursion."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|K|M|G|T)?")
@@ -48,7 +48,7 @@ class At:
         return Mark(self.line, self.column)
 
     def pairs(self, *path: str) -> Iterator[tuple[str, At]]:
-        """The entries of the mapping at `path`, none when it is none."""
+        """The entries of the mapping at `path`, empty if it is not a mapping."""
         node = self.get(*path) if path else self
         if node is None or node.node.id != "mapping":
             return
@@ -63,14 +63,14 @@ class At:
                 yield key.value, At(value)
 
     def items(self, *path: str) -> Iterator[At]:
-        """The entries of the list at `path`, none when it is none."""
+        """The entries of the list at `path`, empty if it is not a list."""
         node = self.get(*path)
         if node is not None and node.node.id == "sequence":
             for value in node.node.value[:MOST_ITEMS]:
                 yield At(value)
 
     def get(self, *path: str) -> At | None:
-        """The node below, None when there is none."""
+        """The node below, None without one."""
         found: At | None = self
         for name in path:
             if found is None:
@@ -79,7 +79,7 @@ class At:
         return found
 
     def places(self, text: str) -> Callable[[int], Mark]:
-        """Where an index in a scalar's value stands in the file; for folded text the nearest line that holds its words."""
+        """Where an index in a scalar's value is in the file; for folded text the nearest line with its words."""
         rows = text.split("\n")
         value, style = str(self.node.value), self.node.style
         first = self.line if style in ("|", ">") else self.line - 1
@@ -96,13 +96,13 @@ class At:
 
 
 def _first_row(value: str, rows: list[str], line: int, column: int) -> int:
-    """How much of a value stands on the scalar's first line."""
+    """How many characters of a value are on the scalar's first line."""
     rest = rows[line - 1][column - 1 :].rstrip() if line <= len(rows) else ""
     return len(rest) if value.startswith(rest) else len(value)
 
 
 def _marks(value: str, rows: list[str], first: int, last: int, skip: int = 0) -> list[Mark]:
-    """A mark for each row of a block, where its words stand in the value."""
+    """A mark for each row of a block, at the index of its words in the value."""
     found, at = [], skip
     for number_ in range(first, min(last, len(rows))):
         words = rows[number_].strip().rstrip("'\"")
@@ -119,7 +119,7 @@ def _nearest(marks: list[Mark], at: int) -> Mark:
 
 
 def documents(path: str, text: str) -> tuple[list[At], list[str]]:
-    """The documents of a YAML text, and where it stops to be YAML. JSON is YAML as well."""
+    """The documents of a YAML text, and why the rest is not YAML. JSON is YAML as well."""
     import yaml
 
     if _depth(text) > DEEPEST:
@@ -157,7 +157,7 @@ def _depth(text: str) -> int:
 
 
 def text_of(at: At | None) -> str | None:
-    """A scalar's text as it is written; None for everything else, null too."""
+    """A scalar's text as written; None for everything else, including null."""
     if at is None or at.node.id != "scalar" or at.node.tag.endswith(":null"):
         return None
     return str(at.node.value)

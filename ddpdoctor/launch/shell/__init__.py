@@ -1,1 +1,1 @@
-"""Shell scripts: their launch lines, with what is certain of the variables there."""
+"""Shell scripts: their launch lines, with the certain values of variables."""

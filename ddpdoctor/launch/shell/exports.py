@@ -1,4 +1,4 @@
-"""Variables that a script assigns and that another shell, whose text it quotes, does not get."""
+"""Variables that a script assigns but does not pass to another shell whose text it quotes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["unexported"]
 _EVERYWHERE = re.compile(
     r"(SLURM|PMI|OMPI|PBS|LSB|CONDA)_\w+|PATH|HOME|USER|PWD|HOSTNAME|SHELL|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH"
 )
-"""Variables that are there in every shell of a cluster, whoever exports them."""
+"""Variables that are set in every shell of a cluster."""
 
 
 def unexported(line: LaunchLine, state: ShellState, text: str) -> tuple[str, ...]:
-    """The names that are empty in the shell text of a line: in single quotes, or behind a backslash in double ones.
+    """The variables that are empty in the shell text of a line: in single quotes, or after a backslash in double ones.
 
     Args:
-        text: the whole script; what it exports anywhere is left alone.
+        text: the whole script; variables that it exports anywhere are not listed.
     """
     layer = next((each for each in line.layers if each.is_shell_text), None)
     if layer is None or layer.name == "eval" or any(each.launcher is LauncherKind.CONTAINER for each in line.layers):
@@ -48,7 +48,7 @@ def unexported(line: LaunchLine, state: ShellState, text: str) -> tuple[str, ...
 
 
 def _may_be_exported(name: str, text: str) -> bool:
-    """Somewhere it is exported, or its value comes from itself, which an exported variable would have."""
+    """It is exported somewhere, or its value uses itself, which only an exported variable would have."""
     own = rf"\b{name}=\S*\$\{{?{name}\b"
     return bool(
         re.search(rf"(?m)\b(export|declare -\w*x|typeset -\w*x|--export|-x|--env)\b.*\b{name}\b|set -a|{own}", text)

@@ -18,7 +18,7 @@ _SCRIPT_FILE = re.compile(r"\.(sh|bash|sbatch|slurm|job)$")
 
 
 def script_in(text: Text, node: Node, redirect: Node) -> ShellSource | None:
-    """The script that a heredoc is; None for any other text, and inside of a script that is one."""
+    """The script in a heredoc; None for any other text, and inside another heredoc."""
     parts = {child.type: child for child in redirect.named_children}
     body, start = parts.get("heredoc_body"), parts.get("heredoc_start")
     if body is None or start is None or text.source.is_piece:
@@ -64,7 +64,7 @@ def _writes_script(text: Text, node: Node, redirect: Node, written: str) -> bool
 
 
 def _unescaped(text: str, first: int) -> tuple[str, list[int]]:
-    """The text that an unquoted heredoc gives, as far as backslashes go, and where each character stands."""
+    """The text of an unquoted heredoc without its backslashes, and the place of each character."""
     chars, offsets, i = [], [], 0
     while i < len(text):
         if text[i] == "\\" and text[i + 1 : i + 2] in ("$", "`", "\\"):

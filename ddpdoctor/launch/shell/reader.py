@@ -1,7 +1,7 @@
-"""Launch lines of shell scripts: found with a real shell grammar, nothing is run.
+"""Launch lines of shell scripts, found with a shell grammar; nothing is run.
 
-What a variable holds at a line is known only where every way through the script that leads there sets it to the same
-literal value; all else is unknown. Lines in heredocs that a shell will run are read as scripts of their own.
+The value of a variable at a line is known only if every path through the script to that line sets the same literal
+value; otherwise it is unknown. Lines in heredocs that a shell will run are read as scripts of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["lines_of_shell"]
 
 DEEPEST = 60
-"""Nested blocks that are looked into: no person writes more."""
+"""The most nested blocks that are read: no person writes more."""
 LONGEST = 20_000
 """Characters of one launch line."""
 
@@ -74,14 +74,14 @@ class _ScriptWalk:
     def lines(self) -> Iterator[LaunchLine]:
         state = ShellState(known=self.allocated(), environ=dict(self.source.environ), folders=self.source.folders)
         self.walk(parse(self.text.text), state, 0)
-        stays = re.search(r"\b(cd|pushd)\b", self.text.text) is None  # else where a function is called is not known
+        stays = re.search(r"\b(cd|pushd)\b", self.text.text) is None  # else the folder of a function call is unknown
         folders = self.source.folders if stays else None
         for body in self.bodies:  # grows by the functions inside of functions
             self.walk(body, ShellState(environ=dict(state.environ), places=state.places, folders=folders), 1)
         yield from sorted(self.found, key=lambda line: (line.first_line, line.first_column))
 
     def allocated(self) -> dict[str, str]:
-        """What Slurm sets in the body of a batch script: it is task 0, of as many nodes as `#SBATCH --nodes` names."""
+        """What Slurm sets in the body of a batch script: it is task 0 of as many nodes as in `#SBATCH --nodes`."""
         if self.batch is None:
             return {}
         known = dict.fromkeys(_INDICES, "0")
@@ -91,7 +91,7 @@ class _ScriptWalk:
         return known
 
     def walk(self, node: Node, state: ShellState, depth: int) -> None:
-        """Go through a node in the order in which the shell would; `state` is changed as the shell's would be."""
+        """Visit a node in the order in which the shell would; `state` changes like that of the shell."""
         kind = node.type
         if depth > DEEPEST or kind in ("ERROR", "comment"):
             return
@@ -150,7 +150,7 @@ class _ScriptWalk:
             state.forget(changed)
 
     def branches(self, node: Node, state: ShellState, depth: int) -> None:
-        """if, for, while, case: each part may run or not, so that what they set is known inside only."""
+        """if, for, while, case: each part may run or not, so what it sets is known inside it only."""
         changed = assigned(self.text, node)
         is_loop = node.type not in ("if_statement", "case_statement")
         if is_loop:
@@ -242,7 +242,7 @@ class _ScriptWalk:
         self.found.append(replace(line, private=unexported(line, state, self.text.text)))
 
     def marks(self, first: int, last: int) -> Iterator[Mark]:
-        """Where each row of a line stands in the file, for text that is a piece of it."""
+        """Where each row of a line is in the file, for text that is a piece of it."""
         rows = (first + m.end() for m in re.finditer(r"\n[ \t]*", self.text.text[first:last]))
         for at in (first, *rows):
             mark = self.text.mark(at)
@@ -268,13 +268,13 @@ def _is_no_job(layers: Sequence[Layer]) -> bool:
 
 
 def _is_elsewhere(line: LaunchLine, files: FileLookup) -> bool:
-    """The script's folder is not on this machine at all: the file is made for another one."""
+    """The script's folder does not exist on this machine: the file was written for another one."""
     assert line.script is not None
     return posixpath.isabs(line.script.path) and not files.is_folder(posixpath.dirname(line.script.path))
 
 
 def _moved(folders: tuple[str, ...] | None, words: Sequence[str], files: FileLookup) -> tuple[str, ...] | None:
-    """Where `cd` leads to; None when that is not known, or no folder here."""
+    """The folders after `cd`; None if they are unknown, or do not exist here."""
     if len(words) != 1 or UNKNOWN in words[0] or words[0].startswith(("-", "~")):
         return None
     found = [posixpath.join(folder, words[0]) for folder in folders or ()]

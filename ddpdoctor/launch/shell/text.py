@@ -21,10 +21,10 @@ __all__ = ["Offsets", "ShellSource", "Text", "below", "parse"]
 
 @dataclass(frozen=True, slots=True)
 class ShellSource:
-    """A shell text and where it stands: `file`, `place` of an index in it, and the environment that it starts with.
+    """Shell text and its place: `file`, `place` of an index in it, and the environment at its start.
 
-    `folders` are where a relative script may lie, the first of them the likeliest; none: scripts are not looked for.
-    `files` answers what lies there.
+    `folders` are where a relative script may be, the likeliest first; empty: scripts are not looked for. `files`
+    answers questions about files in them.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Offsets:
 
 @functools.cache
 def _parser() -> Parser:
-    """The grammar is loaded only when shell text is read."""
+    """The grammar is loaded only if shell text is read."""
     import tree_sitter
     import tree_sitter_bash
 
@@ -71,7 +71,7 @@ def parse(text: str) -> Node:
 
 
 def below(node: Node) -> Iterator[Node]:
-    """The node and all below it, without recursion."""
+    """The node and all its descendants, without recursion."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -80,7 +80,7 @@ def below(node: Node) -> Iterator[Node]:
 
 
 class Text:
-    """A source as characters and bytes: what a node of its tree says, and where it stands in the file."""
+    """A source as characters and bytes: the text of a node of its tree, and its place in the file."""
 
     def __init__(self, source: ShellSource) -> None:
         self.source = source
@@ -100,7 +100,7 @@ class Text:
         return self.text[start:end]
 
     def mark(self, at: int) -> Mark:
-        """Where an index stands in the file."""
+        """The place of an index in the file."""
         if self.source.place is not None:
             return self.source.place(at)
         row = bisect_right(self.rows, at) - 1

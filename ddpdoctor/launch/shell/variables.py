@@ -57,7 +57,7 @@ def _array(text: Text, name: str, node: Node, value: Node, state: ShellState) ->
 
 
 def _value(text: Text, node: Node, state: ShellState) -> str | None:
-    """The value of an assignment, with UNKNOWN pieces; None for what cannot be cut into one word."""
+    """The value of an assignment, with UNKNOWN pieces; None if it is not one word."""
     value = node.child_by_field_name("value")
     if value is None:
         return ""

@@ -1,7 +1,7 @@
 """Simple commands of shell text and their words, read from the syntax tree of tree-sitter-bash; nothing is run.
 
-Expansions become UNKNOWN unless the variable is in `known`. Text that bash would refuse has errors in its tree: what of it
-still stands in commands is read.
+Expansions become UNKNOWN unless the variable is in `known`. Text that bash would refuse has errors in its tree: only its
+complete commands are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIST = re.compile(r"\$@|\$\{(?:@|\w+\[@\])[^}]*\}")
 """The expansions that are many words inside double quotes as well."""
 _ARRAY = re.compile(r"\$\{(\w+)\[@\]\}")
 SEPARATOR = "\x1f"
-"""Stands after each word of an array in `known`, whose key is `NAME[@]`."""
+"""Follows each word of an array in `known`, whose key is `NAME[@]`."""
 _BLANKS = re.compile(r"[ \t\n]+")
 
 _OPERATORS = (";", ";;", "&&", "||", "|", "|&", "&", "\n")
@@ -40,7 +40,7 @@ _HEADS = (
     "function_definition",
     "test_command",
 )
-"""Statements whose own words are no command."""
+"""Statements whose own words are not a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """Shell text inside a word: its characters, the word's spelling and place, and where each character stands in it.
+    """Shell text inside a word: its characters, the word's spelling and place, and the place of each character in it.
 
     `context` are the quotes around it, outermost first.
     """
@@ -73,7 +73,7 @@ def simple_commands(
 
     Args:
         known: variables whose values are certain.
-        inside: where `text` stands in the line's source, when it is a word of it.
+        inside: where `text` is in the line's source, if it is a word of it.
     """
     commands = _commands(text)
     evaluate = _Evaluator(text, commands.offsets, known or {}, inside)
@@ -82,7 +82,7 @@ def simple_commands(
 
 
 def words_of_command(text: str, offsets: Offsets, node: Node, known: Mapping[str, str]) -> tuple[Word, ...]:
-    """The words of one node of a larger text, with their places in it; those of several commands one after the other."""
+    """The words of one node of a larger text, with their places in it; those of several commands in sequence."""
     commands = _Commands(text, offsets)
     commands.walk(node)
     commands.end()
@@ -91,7 +91,7 @@ def words_of_command(text: str, offsets: Offsets, node: Node, known: Mapping[str
 
 
 def inner_text(word: Word, option: str = "", known: Mapping[str, str] | None = None) -> Inner:
-    """The text of a quoted word as shell text of its own (`bash -c '…'`), behind an option that it begins with (`--wrap=…`)."""
+    """The text of a quoted word as shell text (`bash -c '…'`), without an option before it (`--wrap=…`)."""
     prefix = ": "  # so that the word is an argument, whatever it looks like
     text = prefix + word.raw
     commands = _commands(text)
@@ -112,8 +112,8 @@ def inner_text(word: Word, option: str = "", known: Mapping[str, str] | None = N
 
 
 def _commands(text: str) -> _Commands:
-    """The commands of a whole text. A quote that is left open ends with the text."""
-    source = text.replace(UNKNOWN, "_")  # the grammar knows no NUL: a letter stands in its place
+    """The commands of a whole text. An open quote ends with the text."""
+    source = text.replace(UNKNOWN, "_")  # the grammar does not accept NUL: a letter replaces it
     tree = parse(source)
     if tree.has_error:
         closed = (parse(source + quote) for quote in "'\"`")
@@ -193,7 +193,7 @@ class _Commands:
                 self.word(child)
 
     def redirect(self, node: Node) -> None:
-        """The first word is the target; more words belong to the command, and a pipe may stand behind a heredoc."""
+        """The first word is the target; other words belong to the command, and a pipe may follow a heredoc."""
         targets = 0
         for child in node.children:
             if node.type == "heredoc_redirect":
@@ -217,7 +217,7 @@ class _Commands:
 
 @dataclass(slots=True)
 class _Piece:
-    """A word being read: its characters, where each begins and ends in the source, what is special."""
+    """A word being read: its characters, where each begins and ends in the source, and whether it is quoted or split."""
 
     chars: list[str]
     offsets: list[int]
@@ -228,7 +228,7 @@ class _Piece:
 
 
 class _Evaluator:
-    """What the words of a text are when its quotes are removed and its known variables are put in."""
+    """The words of a text with its quotes removed and its known variables expanded."""
 
     def __init__(self, text: str, offsets: Offsets, known: Mapping[str, str], inside: Inner | None) -> None:
         self.text = text
@@ -240,7 +240,7 @@ class _Evaluator:
         return [word for span in spans for word in self._words(self.piece([span]), span.start, self._end(span))]
 
     def _end(self, span: _Span) -> int:
-        """A word ends before the list that an array is given."""
+        """A word ends before the list that is assigned to an array."""
         node = span.nodes[-1]
         array = (
             next((c for c in node.children if c.type == "array"), None) if node.type == "variable_assignment" else None
@@ -284,7 +284,7 @@ class _Evaluator:
             self._literal(piece, start, end, quoted=quoted)
 
     def _literal(self, piece: _Piece, start: int, end: int, *, quoted: bool) -> None:
-        """Characters without expansions; inside double quotes a backslash counts before a few of them only."""
+        """Characters without expansions; inside double quotes a backslash escapes only a few of them."""
         i = start
         while i < end:
             if self.text[i] == "\\" and (not quoted or self.text[i + 1 : i + 2] in tuple('\\"$`\n')):
@@ -335,7 +335,7 @@ class _Evaluator:
         return [Word(text, raw, first, last, context, splits=splits, is_literal=self._is_alone(start, end))]
 
     def _is_alone(self, start: int, end: int) -> bool:
-        """Nothing else came out of a variable that the word came out of."""
+        """The variable of the word gave no other word."""
         if self.inside is None:
             return True
         at = self.inside.offsets

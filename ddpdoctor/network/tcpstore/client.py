@@ -1,4 +1,4 @@
-"""A client of torch's TCPStore in pure Python: what keeps it from a store is told apart by outcome, and nothing imports torch."""
+"""A client of torch's TCPStore in pure Python, without torch. Failures are distinguished by their outcome."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, READY, SIGNED,
 __all__ = ["PATIENT_SECONDS", "Store", "StoreError", "StoreLost", "connect", "handshake"]
 
 PATIENT_SECONDS = 10.0
-"""How long one answer may take where nothing is known to be wrong: on a busy machine; and torch's own server looks up the name
-of every client that connects, and answers no other one meanwhile."""
+"""How long one answer may take if no problem is known: a machine may be busy, and torch's own server blocks while it
+looks up the name of each client that connects."""
 DOUBT_SECONDS = 0.3
-"""How long it may take until `is_hopeless` is asked."""
+"""How often `is_hopeless` is checked while waiting for an answer."""
 
 
 class StoreError(Exception):
-    """The store cannot be reached; `outcome` says what came back, the text what was seen.
+    """The store is unreachable, with the outcome and a text for the user.
 
-    `pings`: the host answers a ping, so that its NO_ANSWER comes from a firewall.
+    `pings`: the host answers a ping, so a firewall causes the NO_ANSWER.
     """
 
     def __init__(self, outcome: ConnectOutcome, seen: str, *, pings: bool = False) -> None:
@@ -36,7 +36,7 @@ class StoreError(Exception):
 
 
 class StoreLost(Exception):
-    """The store was reached and went away (RESET), or stopped answering (SILENT)."""
+    """The connection to the store was lost (RESET), or the store stopped answering (SILENT)."""
 
     def __init__(self, outcome: ConnectOutcome, seen: str) -> None:
         super().__init__(seen)
@@ -44,10 +44,10 @@ class StoreLost(Exception):
 
 
 class Store:
-    """One connection to a TCPStore; every key gets `prefix`. One request at a time, `wait_begin` excepted.
+    """One connection to a TCPStore; every key gets `prefix`. One request at a time, except `wait_begin`.
 
-    `seconds` is how long an answer may take, `is_hopeless` is asked meanwhile whether it is known that none will come;
-    `address` is where the store is.
+    `seconds` is how long an answer may take; meanwhile `is_hopeless` is polled, which returns whether no answer can come;
+    `address` is the address of the store.
     """
 
     def __init__(self, link: socket.socket, prefix: str = "", seconds: float = PATIENT_SECONDS) -> None:
@@ -65,18 +65,18 @@ class Store:
 
     @property
     def own_address(self) -> str:
-        """Where this process is, seen from the store."""
+        """The address of this process, as the store sees it."""
         return str(self.link.getsockname()[0])
 
     def wait_closed(self, seconds: float) -> None:
-        """Wait until the store's own process closes the connection: it says nothing that it is not asked for."""
+        """Wait until the store's process closes the connection: it never sends anything unasked."""
         select.select([self], [], [], seconds)
 
     def close(self) -> None:
         self.link.close()
 
     def ping(self) -> bool:
-        """Whether a store stands at the other end."""
+        """Whether the other end is a TCPStore."""
         nonce = os.urandom(4)
         self._send(bytes([StoreOp.PING]) + nonce)
         return self._receive(NONCE.size) == nonce
@@ -85,14 +85,14 @@ class Store:
         self._send(bytes([StoreOp.SET]) + pack(self._key(key), value))
 
     def get(self, key: str) -> bytes:
-        """The value, b"" for a key that is not there (a bare GET of such a key would cost the connection)."""
+        """The value, b"" for a missing key (a plain GET of such a key would end the connection)."""
         if not self.check(key):
             return b""
         self._send(bytes([StoreOp.GET]) + pack(self._key(key)))
         return self._value()
 
     def check(self, key: str) -> bool:
-        """Whether the key is there."""
+        """Whether the key exists."""
         self._send(bytes([StoreOp.CHECK]) + NUMBER.pack(1) + pack(self._key(key)))
         return self._receive(1)[0] == READY
 
@@ -105,7 +105,7 @@ class Store:
         self._send(bytes([StoreOp.APPEND]) + pack(self._key(key), value))
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Set a key that nobody has set yet; the value that stands there afterwards."""
+        """Set a key if it is not set yet; return its value afterwards."""
         self._send(bytes([StoreOp.COMPARE_SET]) + pack(self._key(key), b"", value))
         return self._value()
 
@@ -118,17 +118,17 @@ class Store:
         return bool(SIGNED.unpack(self._receive(SIGNED.size))[0])
 
     def wait_begin(self, key: str) -> None:
-        """Ask to be told when the key comes: the connection becomes readable. End it with `wait_end`."""
+        """Wait for a key: the connection becomes readable when it is set. End it with `wait_end`."""
         self._send(bytes([StoreOp.WAIT]) + NUMBER.pack(1) + pack(self._key(key)))
 
     def wait_end(self, *, cancel: bool = False) -> bool:
-        """Read the answer to `wait_begin`, after calling the wait off if `cancel`; whether the key has come."""
+        """Read the answer to `wait_begin`, after cancelling the wait if `cancel`; whether the key was set."""
         if not cancel:
             return self._receive(1)[0] == READY
         self._send(bytes([StoreOp.CANCEL]))
         if self._receive(1)[0] != READY:
             return False
-        self._receive(1)  # the key came while we called off: the store answers that as well
+        self._receive(1)  # the key was set during the cancellation, which the store answers too
         return True
 
     def _key(self, key: str) -> bytes:
@@ -143,9 +143,11 @@ class Store:
             try:
                 left = left[self.link.send(left) :]
             except TimeoutError:
-                self._check_patience(since, "took no request")
+                self._check_patience(since, "did not accept a request")
             except OSError as error:
-                raise self._lose(ConnectOutcome.RESET, f"the store's connection broke: {error.strerror}") from None
+                raise self._lose(
+                    ConnectOutcome.RESET, f"the connection to the store was lost: {error.strerror}"
+                ) from None
 
     def _receive(self, size: int) -> bytes:
         chunks, since = bytearray(), time.monotonic()
@@ -156,14 +158,16 @@ class Store:
                 self._check_patience(since, "did not answer")
                 continue
             except OSError as error:
-                raise self._lose(ConnectOutcome.RESET, f"the store's connection broke: {error.strerror}") from None
+                raise self._lose(
+                    ConnectOutcome.RESET, f"the connection to the store was lost: {error.strerror}"
+                ) from None
             if not chunk:
                 raise self._lose(ConnectOutcome.RESET, "the store closed the connection")
             chunks += chunk
         return bytes(chunks)
 
     def _check_patience(self, since: float, what: str) -> None:
-        """Raise StoreLost when the answer took too long, or none will come."""
+        """Raise StoreLost if the answer took too long, or none can come."""
         waited = time.monotonic() - since
         if waited >= self.seconds or self.is_hopeless():
             raise self._lose(ConnectOutcome.SILENT, f"the store {what} within {waited:.1f} s")
@@ -177,14 +181,14 @@ def connect(host: str, port: int, prefix: str, seconds: float) -> Store:
     """One attempt to reach the store at host:port.
 
     Raises:
-        StoreError: it cannot be reached within `seconds`; the outcome says how.
-        OSError: this process may open no more files.
+        StoreError: it is not reachable within `seconds`.
+        OSError: this process is out of file descriptors.
     """
     end = time.monotonic() + seconds
     failures: list[StoreError] = []
     lookup = look_up(host, max(seconds, 0.1))
     if lookup.is_late:
-        raise StoreError(ConnectOutcome.UNRESOLVED, f"the resolver did not answer for {host!r} within {seconds:.1f} s")
+        raise StoreError(ConnectOutcome.UNRESOLVED, f"looking up {host!r} timed out after {seconds:.1f} s")
     if lookup.error is not None:
         raise StoreError(ConnectOutcome.UNRESOLVED, f"{host!r}: {lookup.error}")
     for address in lookup.addresses:
@@ -214,19 +218,19 @@ def handshake(link: socket.socket, prefix: str, seconds: float) -> Store:
     """The store at the other end of a connection, which stays open.
 
     Raises:
-        StoreError: what accepted the connection is not a store (STRANGER), or says nothing within `seconds` (SILENT).
+        StoreError: the server is not a store (STRANGER), or does not answer within `seconds` (SILENT).
     """
     try:
         store = Store(link, prefix, seconds)
         if store.ping():
             return store
-        outcome, seen = ConnectOutcome.STRANGER, "answered something that no torch store says"
+        outcome, seen = ConnectOutcome.STRANGER, "sent an answer that is not a TCPStore's"
     except StoreLost as lost:
         if lost.outcome is ConnectOutcome.SILENT:
             outcome, seen = lost.outcome, f"did not answer within {seconds:.0f} s"
         else:
             outcome, seen = ConnectOutcome.STRANGER, "closed the connection"
-    raise StoreError(outcome, f"it accepted the connection and {seen}")
+    raise StoreError(outcome, f"the server accepted the connection, but {seen}")
 
 
 def _failure(error: OSError, place: str, address: str, took: float) -> StoreError:
@@ -236,7 +240,7 @@ def _failure(error: OSError, place: str, address: str, took: float) -> StoreErro
 
 
 def _most_telling(failures: list[StoreError]) -> StoreError | None:
-    """A firewall before anything else; then what came back from the first address from which anything came."""
-    filtered = (each for each in failures if each.pings or each.outcome is ConnectOutcome.PROHIBITED)
-    answered = (each for each in failures if each.outcome is not ConnectOutcome.NO_ANSWER)
+    """The failure to report: a firewall first, else the first address that answered."""
+    filtered = (failure for failure in failures if failure.pings or failure.outcome is ConnectOutcome.PROHIBITED)
+    answered = (failure for failure in failures if failure.outcome is not ConnectOutcome.NO_ANSWER)
     return next(filtered, None) or next(answered, None)

@@ -1,6 +1,6 @@
-"""A small TCPStore server without torch: rank 0's supervisor hosts it for plain env:// ranks, the local probe for its own.
+"""A small TCPStore server without torch: rank 0's supervisor hosts it for plain env:// ranks, the local probe for its ranks.
 
-It answers the requests of our client and of torch's own (2.2 to 2.13), so that workers form their process group over it.
+It serves ddpdoctor's client and torch's (2.2 to 2.13), so that workers create their process group with it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ddpdoctor.network.tcpstore.wire import MAGIC, NONCE, NUMBER, SIGNED, StoreO
 __all__ = ["Server"]
 
 LONGEST = 1 << 30
-"""A length above this is no TCPStore request: the connection is closed."""
+"""A larger length is not a TCPStore request: the connection is closed."""
 
 
 class _ProtocolError(Exception):
-    """The peer does not speak the protocol."""
+    """The peer violated the protocol."""
 
 
 class _Client:
-    """One connection: bytes that came, bytes still to send, the keys it waits for."""
+    """One connection: bytes received, bytes to send, the keys it waits for."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
@@ -37,10 +37,10 @@ class _Client:
 
 
 class Server(Serving):
-    """Listens from its construction on; serves in a daemon thread until `close`. The key `mark` is there from the start.
+    """Listens as soon as it is created; serves in a daemon thread until `close`. The key `mark` is set from the start.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port cannot be bound.
     """
 
     def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
@@ -57,10 +57,10 @@ class Server(Serving):
         try:
             link, _ = self.listener.accept()
         except OSError as error:
-            if error.errno in OUT_OF_FILES:  # it would take every file that is freed for what is to be told
+            if error.errno in OUT_OF_FILES:  # it would use every descriptor that is freed for the report
                 self.is_out_of_files = True
                 self._selector.unregister(self.listener)
-            return  # else the peer was gone before we looked: it will try again
+            return  # otherwise the peer has closed already: it will retry
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peers[link.fileno()] = _Client(link)
@@ -76,7 +76,7 @@ class Server(Serving):
     def _answer(self, link: socket.socket, events: int) -> None:
         peer = self._peers.get(link.fileno())
         if peer is None:
-            return  # it was dropped meanwhile
+            return  # it was dropped in the meantime
         try:
             if events & selectors.EVENT_READ:
                 chunk = peer.link.recv(1 << 16)
@@ -91,7 +91,7 @@ class Server(Serving):
             self._drop(peer)
 
     def _requests(self, peer: _Client, received: bytes) -> None:
-        """Answer every request that has come whole; keep the rest for later."""
+        """Answer every complete request; keep the rest for later."""
         reader = _RequestReader(received)
         answered = 0
         self._serving = peer
@@ -104,7 +104,7 @@ class Server(Serving):
                 handler(self, peer, reader)
                 answered = reader.at
         except IndexError:
-            pass  # the last one has not
+            pass  # the last request is incomplete
         finally:
             self._serving = None
         peer.received = received[answered:]
@@ -112,16 +112,16 @@ class Server(Serving):
     def _reply(self, peer: _Client, answer: bytes) -> None:
         peer.unsent += answer
         if peer is not self._serving and self._peers.get(peer.link.fileno()) is peer:
-            self._flush(peer)  # it waited; one that is being served is answered when all its requests are done
+            self._flush(peer)  # it waited for a key; a peer that is being served is flushed after all its requests
 
     def _flush(self, peer: _Client) -> None:
         try:
             if peer.unsent:
                 del peer.unsent[: peer.link.send(peer.unsent)]
         except BlockingIOError:
-            pass  # the peer's buffer is full: EVENT_WRITE tells when it is not
+            pass  # the peer's buffer is full: EVENT_WRITE reports when it is not
         except OSError:
-            peer.unsent.clear()  # the peer is gone: the next read says so and drops it
+            peer.unsent.clear()  # the peer is gone: the next read fails and drops it
         if peer.is_full != bool(peer.unsent):
             peer.is_full = bool(peer.unsent)
             self._selector.modify(peer.link, selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.is_full else 0))
@@ -213,7 +213,7 @@ class Server(Serving):
 
 
 class _RequestReader:
-    """Takes the parts of one request; IndexError when it has not come whole."""
+    """Takes the parts of one request; IndexError if it is incomplete."""
 
     def __init__(self, buffer: bytes) -> None:
         self.buffer = buffer

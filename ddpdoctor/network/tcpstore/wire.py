@@ -1,6 +1,6 @@
-"""The words of torch's TCPStore protocol (torch/csrc/distributed/c10d/TCPStoreBackend.hpp), for our client and server.
+"""The wire format of torch's TCPStore protocol (torch/csrc/distributed/c10d/TCPStoreBackend.hpp), for client and server.
 
-Integers are in the byte order of the machine, as torch writes them; keys and values carry their length as a u64.
+Integers are in the machine's byte order, as in torch; keys and values are prefixed with their length as a u64.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import struct
 __all__ = ["MAGIC", "NUMBER", "READY", "StoreOp", "pack"]
 
 MAGIC = struct.pack("=I", 0x3C85F7CE)
-"""What a client says after VALIDATE."""
+"""What a client sends after VALIDATE."""
 NUMBER = struct.Struct("=Q")
 SIGNED = struct.Struct("=q")
 NONCE = struct.Struct("=I")
 READY = 0
-"""The answer of CHECK when all keys are there, and of WAIT when they have come; 1 is "not ready" and "cancelled"."""
+"""The answer of CHECK when all keys exist, and of WAIT when they were set; 1 is "not ready" and "cancelled"."""
 
 
 class StoreOp:
@@ -28,5 +28,5 @@ class StoreOp:
 
 
 def pack(*texts: bytes | bytearray) -> bytes:
-    """Byte strings, each after its length."""
+    """Byte strings, each prefixed with its length."""
     return b"".join(NUMBER.pack(len(text)) + text for text in texts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
@@ -98,5 +97,4 @@ def rank_out_of_range_in_line(launch: Launch) -> Iterator[Finding]:
         if variable is not None and not 0 <= process.rank < process.size:
             allowed = f"0 to {process.size - 1}"
             text = f"RANK={process.rank} is outside {allowed} (WORLD_SIZE={process.size})"
-            finding = point(launch, process.line, variable.word, text, allowed)
-            yield replace(finding, label=f"use {allowed}")
+            yield point(launch, process.line, variable.word, text, allowed, label=f"use {allowed}")

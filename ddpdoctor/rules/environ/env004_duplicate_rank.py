@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch
@@ -98,8 +97,8 @@ def same_rank(launch: Launch) -> Iterator[Finding]:
             nodes = ", ".join(str(process.line.node) for process in same)
             text = f"{count} lines start RANK={rank} (nodes {nodes})"
             edits = set_variable(last, str(absent[0])) if len(absent) == 1 and count == 2 else None
-            finding = point(launch, same[-1].line, last.word, text, "a rank of its own", edits)
-            yield replace(finding, label=f"RANK={rank} is already taken")
+            label = f"RANK={rank} is already taken"
+            yield point(launch, same[-1].line, last.word, text, "a rank of its own", edits, label=label)
 
 
 @duplicate_rank.look

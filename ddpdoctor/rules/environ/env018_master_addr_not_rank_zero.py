@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.job import Job
@@ -47,7 +46,7 @@ def master_addr_not_rank_zero(
     if probe is None and launch is None and nodes is None:
         not_here("no launch line and no probe")
     if launch is not None and job is not None:
-        yield from master.elsewhere(launch, job)
+        yield from master.rank_zero_on_other_host(launch, job)
     if nodes is not None:
         yield from environments_of_nodes.elsewhere(nodes)
     if probe is not None:
@@ -64,5 +63,5 @@ def other_pod(launch: Launch) -> Iterator[Finding]:
         match = re.fullmatch(rf"{re.escape(pod.name or '')}-(\d+)(\..*)?", given.value or "")
         if pod.name and match and int(match[1]) > 0 and plan.backend == "static":
             text = f"{given.value} is pod {match[1]}, but {pod.name}-0 has rank 0"
-            found = point(launch, line, given.value_word, text, f"{pod.name}-0{match[2] or ''}", None)
-            yield replace(found, label=f"use {pod.name}-0")
+            expected, label = f"{pod.name}-0{match[2] or ''}", f"use {pod.name}-0"
+            yield point(launch, line, given.value_word, text, expected, None, label=label)

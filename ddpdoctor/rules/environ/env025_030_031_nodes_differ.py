@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
@@ -232,13 +231,13 @@ def not_exported(launch: Launch) -> Iterator[Finding]:
         if remote is not None:
             text = f"{names} {are} empty in the quoted text: {remote.name} passes no variables"
             fix = "Use double quotes around the text, or export the variables inside it."
-            yield replace(point(launch, line, word, text, "double quotes", fix=fix), label="use double quotes")
+            yield point(launch, line, word, text, "double quotes", label="use double quotes", fix=fix)
             continue
         text = f"{names} {are} empty in the quoted text: assigned, but not exported"
         start = line.argv[0].start
         edits = [SpanEdit(start, start, f"export {' '.join(line.private)}; ")]
         fix = "Export the variables where they are assigned."
-        yield replace(point(launch, line, word, text, "export", edits, fix=fix), label=f"{are} empty here")
+        yield point(launch, line, word, text, "export", edits, label=f"{are} empty here", fix=fix)
 
 
 @nccl_env_differs.look

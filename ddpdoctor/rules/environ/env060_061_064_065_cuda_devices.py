@@ -221,13 +221,13 @@ def one_each(launch: Launch) -> Iterator[Finding]:
         text = f"gives each rank one GPU (cuda:0), but {script.path} selects cuda:LOCAL_RANK"
         if own is not None:
             if _LOCAL.search(own.raw):
-                found = point(launch, line, own, f"{shown(own)} {text}", "all GPUs, or cuda:0", None)
-                yield replace(found, label="remove this, or select cuda:0")
+                expected, label = "all GPUs, or cuda:0", "remove this, or select cuda:0"
+                yield point(launch, line, own, f"{shown(own)} {text}", expected, None, label=label)
             continue
         word, binding = _bound(line)
         if binding:
-            found = point(launch, line, word, f"{binding} {text}", "--gpus-per-node", _unbound(line, word, tasks))
-            yield replace(found, label="use --gpus-per-node")
+            edits, label = _unbound(line, word, tasks), "use --gpus-per-node"
+            yield point(launch, line, word, f"{binding} {text}", "--gpus-per-node", edits, label=label)
 
 
 def _bound(line: LaunchLine) -> tuple[Word | None, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -157,13 +156,18 @@ def cut_short(launch: Launch) -> Iterator[Finding]:
         text = f"{CVD}={value} shows only {count} GPU{'s' * (count != 1)}: bad entry {entry!r} ({why})"
         enough = ranks is not None and ranks <= count
         severity = Severity.WARNING if enough else None
-        found = point(launch, line, word, text, "entries that exist, each once", edits, severity=severity)
+        expected, label = "entries that exist, each once", "CUDA stops reading here"
+        found = point(launch, line, word, text, expected, edits, label=label, severity=severity)
         mark = line.places.get(CVD)
         if word is None and mark is not None:
             found = Finding(
-                text, found.evidence, where=Where(file=line.file, line=mark.line, column=mark.column), severity=severity
+                text,
+                found.evidence,
+                where=Where(file=line.file, line=mark.line, column=mark.column),
+                severity=severity,
+                label=label,
             )
-        yield replace(found, label="CUDA stops reading here")
+        yield found
 
 
 def _kept(value: str) -> str:

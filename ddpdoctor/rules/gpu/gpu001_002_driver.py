@@ -56,7 +56,7 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     cards = [p for p in gpu.pci if p.is_nvidia]
     nodes = [n for n in gpu.device_nodes if n.removeprefix("nvidia").isdigit() or n == "nvidiactl"]
     if not cards and not nodes and gpu.nvml_error == "LIBRARY_NOT_FOUND":
-        not_here("no NVIDIA GPU here")
+        not_here("no NVIDIA GPU")
     if gpu.nvml_error != "LIBRARY_NOT_FOUND":
         return
     gpu_seen = f"/dev/{nodes[0]} exists" if nodes else f"there is an NVIDIA GPU at {cards[0].bus_id}"
@@ -109,7 +109,7 @@ def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
     if gpu.nvml_error is None:
         gpu.need(gpu.devices or None, "devices")
     if gpu.nvml_error == "LIBRARY_NOT_FOUND":
-        not_here("no NVIDIA GPU here, or no driver library (libnvidia-ml.so.1)")
+        not_here("no NVIDIA GPU")
     if gpu.nvml_error != "DRIVER_NOT_LOADED":
         return
     instead = "; nouveau is loaded instead" if "nouveau" in gpu.kernel_modules else ""

@@ -123,7 +123,7 @@ def for_nccl(launch: Launch) -> Iterator[Finding]:
             f"the container's /dev/shm has {readable(container.shm_bytes)}{'' if container.shm else ' (the default)'};"
             f" NCCL needs {readable(shm_need(ranks))} for {ranks} ranks"
         )
-        yield replace(larger_shm(launch, line, container, text), label="add --shm-size=16g")
+        yield larger_shm(launch, line, container, text)
 
 
 @shm_too_small_for_nccl.look

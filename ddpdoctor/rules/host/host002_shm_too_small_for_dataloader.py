@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -97,7 +96,7 @@ def for_dataloaders(launch: Launch) -> Iterator[Finding]:
         is_small = container is not None and container.shm_bytes is not None and container.shm_bytes <= DATALOADER_BYTES
         if container is not None and is_small and ranks_with_nccl(line, container) < 2:
             text = f"the container's /dev/shm has {readable(container.shm_bytes or 0)}; {users} need some GiB"
-            yield replace(larger_shm(launch, line, container, text), label="add --shm-size=16g")
+            yield larger_shm(launch, line, container, text)
         pod = line.pod
         if pod is not None and not pod.has_shm and not (line.starter is not None and (pod.gpus or 0) > 1):
             where = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -97,8 +96,9 @@ def locked(launch: Launch) -> Iterator[Finding]:
         ):
             edits = [after(container.run, "--ulimit memlock=-1")]
             text = "the container has RDMA devices, but no --ulimit memlock=-1"
-            finding = point(launch, line, container.run, text, "--ulimit memlock=-1", edits, severity=Severity.WARNING)
-            yield replace(finding, label="add --ulimit memlock=-1")
+            expected = "--ulimit memlock=-1"
+            label, severity = f"add {expected}", Severity.WARNING
+            yield point(launch, line, container.run, text, expected, edits, label=label, severity=severity)
         limit = line.before.get("memlock", "unlimited")
         several = line.plan is not None and line.plan.is_multinode
         low = limit.isdigit() and int(limit) << 10 < CONTAINER_BYTES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -88,10 +87,11 @@ def crowded(launch: Launch) -> Iterator[Finding]:
             continue
         text = f"{_ranks_with_threads(ranks, threads)} only {cpus} CPU{'s' * (cpus > 1)} ({source})"
         label = f"at least {ranks * threads} CPUs are needed"
-        finding = point(launch, line, word, text, f"at least {ranks * threads} CPUs", severity=Severity.WARNING)
+        expected, severity = f"at least {ranks * threads} CPUs", Severity.WARNING
+        finding = point(launch, line, word, text, expected, label=label, severity=severity)
         place = None if line.pod is None else line.pod.cpus_at
         yield (
-            replace(finding, label=label)
+            finding
             if place is None
             else Finding(
                 text,

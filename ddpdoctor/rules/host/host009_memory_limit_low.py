@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -139,12 +138,13 @@ def limited(launch: Launch) -> Iterator[Finding]:
             text,
             readable(least),
             edits,
+            label=label,
             severity=severity,
         )
         if place is not None:
             where = Where(file=line.file, line=place.line, column=place.column)
-            finding = Finding(text, finding.evidence, where=where, severity=severity)
-        yield replace(finding, label=label)
+            finding = Finding(text, finding.evidence, where=where, severity=severity, label=label)
+        yield finding
 
 
 def _memory(line: LaunchLine) -> tuple[int | None, Given | None, str]:

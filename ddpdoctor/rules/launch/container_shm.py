@@ -11,16 +11,16 @@ from ddpdoctor.rules.launch.pointing import after, point, revalue
 
 __all__ = ["shm_need"]
 
-_COMFORTABLE = "16g"
+_AMPLE = "16g"
 
 
 def shm_need(ranks: int) -> int:
-    """The bytes of /dev/shm that NCCL and the DataLoaders of so many ranks take."""
+    """The bytes of /dev/shm that NCCL and the DataLoaders of this many ranks use."""
     return ranks * CHANNELS * NEIGHBOURS * CONNECTION_BYTES + DATALOADER_BYTES
 
 
 def ranks_with_nccl(line: LaunchLine, box: Container | None) -> int:
-    """The ranks of the container, as far as they have GPUs; 0 where NCCL does not use /dev/shm."""
+    """The ranks of the container that have a GPU; 0 if NCCL does not use /dev/shm."""
     if box is None or box.gpus is None or line.environ.variables.get("NCCL_SHM_DISABLE") == "1":
         return 0
     ranks = ranks_here(line)
@@ -34,7 +34,8 @@ def _takes_all(line: LaunchLine) -> bool:
 
 
 def larger_shm(launch: Launch, line: LaunchLine, box: Container, text: str) -> Finding:
-    """The line with --shm-size."""
-    edits = [after(box.run, f"--shm-size={_COMFORTABLE}")] if box.shm is None else [revalue(box.shm, _COMFORTABLE)]
+    """A finding about a small /dev/shm, with a larger --shm-size."""
+    edits = [after(box.run, f"--shm-size={_AMPLE}")] if box.shm is None else [revalue(box.shm, _AMPLE)]
     word = box.run if box.shm is None else box.shm.value_word
-    return point(launch, line, word, text, "--shm-size=16g or --ipc=host", edits, severity=Severity.WARNING)
+    expected, label = "--shm-size=16g or --ipc=host", "add --shm-size=16g"
+    return point(launch, line, word, text, expected, edits, label=label, severity=Severity.WARNING)

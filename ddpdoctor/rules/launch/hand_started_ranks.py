@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddpdoctor.facts.environ import as_integer
+from ddpdoctor.facts.environ import as_integer, shorten
 from ddpdoctor.facts.launch.layer import Layer, Variable
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
@@ -16,6 +16,8 @@ from ddpdoctor.rules.launch.pointing import point
 
 
 class HandStartedRank(NamedTuple):
+    """One rank of a job that is started without a launcher: its line, and the rank and world size that it sets."""
+
     line: LaunchLine
     program: Layer
     rank: int
@@ -26,23 +28,23 @@ class HandStartedRank(NamedTuple):
 
 
 def hand_started_ranks(launch: Launch) -> list[HandStartedRank]:
-    """The lines that say by themselves which rank they start."""
-    found = []
+    """The lines that set the rank that they start."""
+    ranks = []
     for line in launch.lines:
         program = line.program
         if program is None or program.launcher is not LauncherKind.PYTHON or line.starter or line.task_starter:
             continue
-        told = {v.name: v.value for v in program.variables}
-        rank, size = as_integer(told.get("RANK")), as_integer(told.get("WORLD_SIZE"))
+        values = {v.name: v.value for v in program.variables}
+        rank, size = as_integer(values.get("RANK")), as_integer(values.get("WORLD_SIZE"))
         if rank is not None and size is not None:
-            found.append(HandStartedRank(line, program, rank, size))
-    return found
+            ranks.append(HandStartedRank(line, program, rank, size))
+    return ranks
 
 
 def hand_started_job(launch: Launch) -> list[HandStartedRank]:
-    """The ranks of one job, one a `--node` line; [] where a line is something else."""
-    found = [each for each in hand_started_ranks(launch) if each.line.node is not None]
-    return found if 1 < len(found) == len(launch.nodes) else []
+    """The ranks of one job, one per `--node` line; [] if a line is something else."""
+    ranks = [rank for rank in hand_started_ranks(launch) if rank.line.node is not None]
+    return ranks if 1 < len(ranks) == len(launch.nodes) else []
 
 
 def set_variable(variable: Variable, value: str) -> list[SpanEdit]:
@@ -51,13 +53,15 @@ def set_variable(variable: Variable, value: str) -> list[SpanEdit]:
 
 
 def differing_variable(launch: Launch, name: str) -> Iterator[Finding]:
-    """One variable that is not the same on all lines: the line of the minority, on a tie the last one."""
-    job = [(each, variable) for each in hand_started_job(launch) if (variable := each.variable(name)) is not None]
+    """One variable that differs between the lines: a finding at the line of the minority, on a tie the last one."""
+    job = [(rank, variable) for rank in hand_started_job(launch) if (variable := rank.variable(name)) is not None]
     counts = Counter(variable.value for _, variable in job)
     if len(counts) < 2:
         return
     common = counts.most_common(1)[0][0]
-    odd, variable = next((each, v) for each, v in reversed(job) if v.value != common)
-    told = ", ".join(f"node {each.line.node}: {v.value}" for each, v in job[:8])
-    text = f"{name} differs between the lines ({told}): expected one value"
-    yield point(launch, odd.line, variable.word, text, common, set_variable(variable, common))
+    odd, variable = next((rank, v) for rank, v in reversed(job) if v.value != common)
+    text = f"{name}={shorten(variable.value)} on node {odd.line.node}, but {shorten(common)} on the others"
+    if len(counts) > 2 or counts[common] * 2 <= len(job):
+        text = f"{name} differs: " + ", ".join(f"{shorten(v.value)} on node {rank.line.node}" for rank, v in job[:8])
+    edits = set_variable(variable, common)
+    yield point(launch, odd.line, variable.word, text, common, edits, label="use the same value everywhere")

@@ -1,11 +1,11 @@
-"""LAUNCH023, LAUNCH024: the processes of a node against the GPUs that they see, on a launch line or in a rank's variables."""
+"""LAUNCH023, LAUNCH024: the processes of a node compared with the GPUs that they see, on a launch line or in variables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 CVD = "CUDA_VISIBLE_DEVICES"
 COUNTED = "LOCAL_WORLD_SIZE"
-"""What torchrun counts, and what people set who imitate it."""
-HANDS_ON = ("torchrun", "deepspeed", "accelerate")
-"""Launchers that start all ranks of a node with one and the same CUDA_VISIBLE_DEVICES."""
+"""The variable that torchrun sets, as do people who start ranks by hand."""
+ONE_VALUE = ("torchrun", "deepspeed", "accelerate")
+"""Launchers that start all ranks of a node with the same CUDA_VISIBLE_DEVICES."""
 
 
 @cause(
@@ -38,14 +38,23 @@ HANDS_ON = ("torchrun", "deepspeed", "accelerate")
 def nproc_exceeds_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """More processes a node than visible GPUs.
+    """More processes per node than visible GPUs.
 
     ## Why it matters
-    torchrun does not count GPUs. Only the high local ranks fail, with `CUDA error: invalid device ordinal`, or two ranks share
-    a GPU and NCCL says `Duplicate GPU detected`.
+    torchrun does not count GPUs. Only the high local ranks fail with `CUDA error: invalid device ordinal`, or two
+    ranks share a GPU and NCCL fails with `Duplicate GPU detected`.
 
     ## Fix
-    Start as many processes as there are visible GPUs: --nproc-per-node=gpu.
+    Start one process per visible GPU: `--nproc-per-node=gpu`.
+
+    ## Example
+        error[LAUNCH023]: 4 processes for 2 GPUs (CUDA_VISIBLE_DEVICES=0,1)
+
+        # before
+        CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node=4 train.py
+
+        # after
+        CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node=2 train.py
     """
     if launch is not None:
         yield from _lines_exceed(launch, gpu)
@@ -54,15 +63,14 @@ def nproc_exceeds_visible_gpus(
     ranks, count = environ.local_world_size, _count(environ.variables, gpu)
     _needs_cuda(versions, gpu)
     if gpu is None and not environ.has(environ.local_size_name):
-        not_here("NVML was not asked, and no launcher of torch counted the ranks of this node")
+        not_here("NVML was not queried, and no launcher of torch set the number of ranks of this node")
     if ranks is None or not count or ranks <= count or _is_cut(environ, gpu, ranks) or _has_its_own(environ, count):
         return
     source = f"{CVD}={environ.get(CVD)}" if environ.get(CVD) is not None else "this node"
     yield Finding(
-        f"{ranks} ranks run on this node ({environ.local_size_name}), but {source} shows {_gpus(count)}: expected at most"
-        f" {count} ranks",
+        f"{environ.local_size_name}={ranks}, but only {_gpus(count)} ({shorten(source, 40)})",
         (Evidence("environ.local_world_size", str(ranks), f"at most {count}"),),
-        fix=f"Start {count} ranks on this node, or show more GPUs in {CVD}.",
+        fix=f"Start {count} ranks on this node, or add GPUs to {CVD}.",
     )
 
 
@@ -70,13 +78,22 @@ def nproc_exceeds_visible_gpus(
 def nproc_below_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """Fewer processes a node than visible GPUs, often because the option was left out.
+    """Fewer processes per node than visible GPUs.
 
     ## Why it matters
-    torchrun starts one process a node unless it is told otherwise. The job runs, and the other GPUs idle.
+    Without --nproc-per-node torchrun starts one process per node. The job runs, and the other GPUs are idle.
 
     ## Fix
-    --nproc-per-node=gpu starts one process a GPU.
+    Add `--nproc-per-node=gpu`, which starts one process per GPU.
+
+    ## Example
+        note[LAUNCH024]: 1 process for 4 visible GPUs
+
+        # before
+        CUDA_VISIBLE_DEVICES=0,1,2,3 torchrun train.py
+
+        # after
+        CUDA_VISIBLE_DEVICES=0,1,2,3 torchrun --nproc-per-node=gpu train.py
     """
     if launch is not None:
         yield from _lines_below(launch, gpu)
@@ -88,9 +105,9 @@ def nproc_below_visible_gpus(
     if environ.launcher is not None and environ.launcher.name not in ("torchrun", "by-hand"):
         return
     yield Finding(
-        f"{ranks} {'rank runs' if ranks == 1 else 'ranks run'} on this node ({COUNTED}) and {count} GPUs are visible: expected "
-        f"--nproc-per-node={count} or gpu, unless a rank uses several GPUs",
+        f"{COUNTED}={ranks}, but {count} GPUs are visible",
         (Evidence("environ.variables.LOCAL_WORLD_SIZE", str(ranks), str(count)),),
+        fix=f"Use `--nproc-per-node={count}` or `gpu`, unless a rank uses several GPUs.",
     )
 
 
@@ -99,12 +116,12 @@ def _gpus(count: int) -> str:
 
 
 def _count(variables: Mapping[str, str], gpu: Gpu | None) -> int | None:
-    """How many GPUs a process sees; where NVML was not asked, how many the variable lists. None: nothing says so."""
+    """How many GPUs a process sees, or, if NVML was not queried, how many the variable lists. None: unknown."""
     return listed(variables.get(CVD)) if gpu is None else visible(variables, gpu).count
 
 
 def _needs_cuda(versions: Versions | None, gpu: Gpu | None) -> None:
-    """Where there are GPUs, a torch that uses none is VERSION009, and the counting stands all the same."""
+    """If there are GPUs, a torch that uses none is VERSION009, and the counts are still compared."""
     if (
         (gpu is None or not gpu.devices)
         and versions is not None
@@ -115,17 +132,17 @@ def _needs_cuda(versions: Versions | None, gpu: Gpu | None) -> None:
 
 
 def _is_cut(environ: Environ, gpu: Gpu | None, ranks: int) -> bool:
-    """The variable lists enough GPUs, and some of them do not exist: that is ENV063."""
+    """The variable lists enough GPUs, but some of them do not exist: ENV063."""
     wanted = listed(environ.get(CVD))
     return gpu is not None and wanted is not None and wanted >= ranks
 
 
 def _has_its_own(environ: Environ, count: int) -> bool:
-    """One GPU a rank on purpose: each rank was given a CUDA_VISIBLE_DEVICES of its own by Slurm, a wrapper or by hand."""
+    """One GPU per rank on purpose: Slurm, a wrapper or the user gave each rank its own CUDA_VISIBLE_DEVICES."""
     if count != 1 or environ.local_rank is None or environ.get(CVD) is None:
         return False
     launcher = environ.launcher
-    if launcher is None or launcher.name not in HANDS_ON:
+    if launcher is None or launcher.name not in ONE_VALUE:
         return True
     return environ.local_rank > 0 and environ.get(CVD) == str(environ.local_rank)
 
@@ -133,7 +150,7 @@ def _has_its_own(environ: Environ, count: int) -> bool:
 def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         count, value = _visible_to(line.environ, gpu)
-        granted, said = granted_gpus(line)
+        granted, granted_by = granted_gpus(line)
         if value is None and granted is not None:
             count = granted
         elif line.script is not None and not line.script.nccl and not _chooses_gpus(line):
@@ -141,20 +158,21 @@ def _lines_exceed(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
         if plan.nproc is None or not count or plan.nproc <= count:
             continue
         given = layer.given("nproc_per_node")
-        source = f"{CVD}={value}" if value is not None else said or "this node"
-        text = f"{plan.nproc} processes, but {source} shows {_gpus(count)}: expected at most {count}"
+        source = f"{CVD}={value}" if value is not None else granted_by or "this node"
+        text = f"{plan.nproc} processes for {_gpus(count)} ({shorten(source, 36)})"
         edits = None if given is None else [revalue(given, str(count))]
-        yield point(launch, line, layer.program if given is None else given.value_word, text, f"at most {count}", edits)
+        word = layer.program if given is None else given.value_word
+        yield point(launch, line, word, text, f"at most {count}", edits, label=f"use {count}")
 
 
 def _chooses_gpus(line: LaunchLine) -> bool:
-    """The GPUs are listed on the line or in its file, for a script that may use them in a module of its own."""
+    """The GPUs are listed on the line or in its file, for a script that may use them in another module."""
     on_line = any(v.name == CVD for layer in line.layers for v in layer.variables) or CVD in line.places
     return on_line and line.script is not None and line.script.backend is None
 
 
 def _accelerate_exceeds(launch: Launch) -> Iterator[Finding]:
-    """accelerate's processes are all the machines' together."""
+    """accelerate, where --num_processes is the total of all machines."""
     for line in launch.lines:
         layer, value = line.layer(LauncherKind.ACCELERATE), line.environ.get(CVD)
         if layer is None or line.agent is not None or layer.is_garbled or layer.given("cpu") or line.config:
@@ -163,11 +181,12 @@ def _accelerate_exceeds(launch: Launch) -> Iterator[Finding]:
         total, machines = layer.value("num_processes") or "", layer.value("num_machines") or "1"
         if given is None or not count or not (total.isdigit() and machines.isdigit() and int(machines)):
             continue
-        each = int(total) // int(machines)
-        if each > count:
-            text = f"{each} processes, but {CVD}={value} shows {_gpus(count)}: expected at most {count}"
-            wanted = [revalue(given, str(count * int(machines)))]
-            yield point(launch, line, given.value_word, text, f"at most {count}", wanted)
+        per_machine = int(total) // int(machines)
+        if per_machine > count:
+            text = f"{per_machine} processes for {_gpus(count)} ({CVD}={shorten(value or '', 15)})"
+            meant = str(count * int(machines))
+            edits = [revalue(given, meant)]
+            yield point(launch, line, given.value_word, text, f"at most {count}", edits, label=f"use {meant}")
 
 
 def _lines_below(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
@@ -178,12 +197,13 @@ def _lines_below(launch: Launch, gpu: Gpu | None) -> Iterator[Finding]:
         if count is None or count < 2 or plan.given("nproc_per_node") or layer.reading.is_open:
             continue
         option = f"{spelled(layer, 'nproc_per_node', launch.version)}=gpu"
-        text = f"one process for {count} visible GPUs: expected --nproc-per-node={count} or gpu"
-        yield point(launch, line, layer.program, text, "--nproc-per-node=gpu", [after(layer.own[-1], option)])
+        text, edits = f"1 process for {count} visible GPUs", [after(layer.own[-1], option)]
+        expected = "--nproc-per-node=gpu"
+        yield point(launch, line, layer.program, text, expected, edits, label=f"add {expected}")
 
 
 def _visible_to(environ: Environ, gpu: Gpu | None) -> tuple[int | None, str | None]:
-    """The GPUs that a line's processes see, and its own CUDA_VISIBLE_DEVICES as far as it is known."""
+    """The GPUs that the processes of a line see, and the line's own CUDA_VISIBLE_DEVICES if it is known."""
     value = environ.get(CVD)
     known = value if value is not None and is_known(value) else None
     if value is not None and known is None:
@@ -196,18 +216,18 @@ ASKED = (r"You requested (?i:gpus?): ?\[", r"But your machine only has: ?\[")
 
 @nproc_exceeds_visible_gpus.look
 def high_local_ranks(log: Log) -> Iterator[Finding]:
-    """Only the high local ranks of a node select a GPU that is not there."""
+    """Only the high local ranks of a node select a GPU that does not exist."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.log011_020_device_errors import ORDINAL
     from ddpdoctor.rules.log.signatures import finding_of
 
     asked = matching_lines(log, ASKED)
     if asked:
-        yield finding_of(log, asked, "The job asks for GPUs that this process does not see", blames_speaker=True)
+        yield finding_of(log, asked, "The job requests GPUs that this process does not see", blames_speaker=True)
         return
     lines = matching_lines(log, ORDINAL)
     failed = {line.who.local_rank for line in lines} - {None}
     others = {each.who.local_rank for each in (*log.spoken, *log.tails)} - failed - {None}
     if failed and others and min(map(int, map(str, failed))) > max(map(int, map(str, others))):
-        title = f"More processes per node than visible GPUs: local ranks from {min(map(int, map(str, failed)))} on have no GPU"
+        title = f"More processes than GPUs: no GPU for local ranks {min(map(int, map(str, failed)))} and above"
         yield finding_of(log, lines, title, blames_speaker=True)

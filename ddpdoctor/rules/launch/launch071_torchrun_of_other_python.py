@@ -23,45 +23,54 @@ __all__ = ["is_plain_torchrun"]
     signatures=("torchrun: command not found", r"No module named torch\.distributed"),
 )
 def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:
-    """The torchrun on PATH belongs to another Python environment than the python on PATH, or there is none.
+    """The torchrun on PATH belongs to another Python environment than the python on PATH, or there is no torchrun.
 
     ## Why it matters
-    torchrun starts the ranks with the Python in its own first line: `ModuleNotFoundError` for packages that `python`
-    imports in the same shell, or quite another torch. A user-wide torchrun in ~/.local/bin is the usual one.
+    torchrun starts the ranks with the Python named in its first line: they fail with `ModuleNotFoundError` for
+    packages that `python` can import, or use another version of torch. Often it is a torchrun in ~/.local/bin.
 
     ## Fix
-    Start with the right interpreter: python -m torch.distributed.run in place of torchrun.
+    Use `python -m torch.distributed.run` in place of torchrun.
+
+    ## Example
+        ModuleNotFoundError: No module named 'transformers'
+
+        # before
+        torchrun --nproc-per-node=2 train.py
+
+        # after
+        python -m torch.distributed.run --nproc-per-node=2 train.py
     """
     if versions.torchrun_path is None:
         if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
-            not_here("there is no torchrun on PATH")
+            not_here("no torchrun on PATH")
         yield Finding(
-            "the line starts torchrun, and no folder of PATH has one on this machine: its shell ends with command not found;"
-            " expected the environment in which torch is installed to be active",
+            "no torchrun on PATH (the shell reports `command not found`)",
             (Evidence("versions.torchrun_path", "none", "a path"),),
-            # The doctor's own environment has torch: its folder may be put into PATH between this and the job.
+            fix="Activate the environment in which torch is installed.",
+            # ddpdoctor's own environment has torch: its folder may be added to PATH before the job starts.
             severity=None if versions.torch is None else Severity.WARNING,
         )
         return
     own, shell = versions.torchrun_prefix, versions.shell_prefix
     if own is None or shell is None:
-        not_here("torchrun or python on PATH is a shim: which environment it chooses cannot be read")
+        not_here("torchrun or python on PATH is a shim, so its environment is unknown")
     if own != shell:
-        found = Finding(
-            f"{versions.torchrun_path} belongs to the Python of {own}: expected that of {shell}, as {versions.shell_python} does",
-            (Evidence("versions.torchrun_prefix", own, shell),),
+        mismatch = Finding(
+            f"torchrun is from {own}, but python from {shell}",
+            (
+                Evidence("versions.torchrun_prefix", own, shell),
+                Evidence("versions.torchrun_path", versions.torchrun_path),
+            ),
         )
         if versions.shell_has_torch is False:
-            fix = (
-                f"Install torch for {versions.shell_python}, or activate the environment {own}, whose torchrun this is."
-            )
-            yield replace(found, fix=fix)
+            yield replace(mismatch, fix=f"Activate {own}, or install torch for {versions.shell_python}.")
         else:
-            yield _with_python(found, launch)
+            yield _with_python(mismatch, launch)
 
 
 def _with_python(finding: Finding, launch: Launch | None) -> Finding:
-    """The finding with the launcher started by the interpreter: in the line, where there is one."""
+    """The finding with the launcher started by the interpreter: in the line, if there is one."""
     if launch is None or not launch.lines or not is_plain_torchrun(launch.lines[0]):
         return replace(finding, fix_command="python -m torch.distributed.run")
     line = launch.lines[0]
@@ -70,7 +79,7 @@ def _with_python(finding: Finding, launch: Launch | None) -> Finding:
 
 
 def is_plain_torchrun(line: LaunchLine) -> bool:
-    """Whether the shell that reads the line looks for torchrun here."""
+    """Whether the shell of this machine looks for torchrun on PATH when it runs the line."""
     command = next((word for word in line.argv if word.assignment is None), None)
     is_here = line.file is None and line.starter is not None and line.layers[0] is line.starter
     return (

@@ -1,6 +1,6 @@
-"""Where the store of a launch line is: what ENV012 to ENV020 and their neighbours say of a line's options.
+"""Where the store of a launch line is: findings of ENV012 to ENV020, ENV024 and ENV027 about the options of a line.
 
-The rules themselves stand in rules/environ, where the same causes are seen in variables.
+The rules are in rules/environ, where the same causes are looked for in variables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.job import Agent, Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.reading import ParseProblemKind
+from ddpdoctor.facts.launch.reading import Given, ParseProblemKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit, quote
 from ddpdoctor.findings import Evidence, Finding, Severity
@@ -22,12 +22,22 @@ from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, is_loopback
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import differing
 from ddpdoctor.rules.launch.nodes.own_master import own_masters
-from ddpdoctor.rules.launch.pointing import after, agents, correcting, point, remove, revalue, shown, spelled, where
+from ddpdoctor.rules.launch.pointing import (
+    after,
+    agents,
+    correcting,
+    option_text,
+    point,
+    remove,
+    revalue,
+    shown,
+    spelled,
+    where,
+)
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0, most_nodes
 
 __all__ = [
     "addresses_differ",
-    "elsewhere",
     "ignored",
     "loopback",
     "loopback_interface",
@@ -35,27 +45,29 @@ __all__ = [
     "port_invalid",
     "ports_differ",
     "privileged",
+    "rank_zero_on_other_host",
     "uneven",
 ]
 
+BARE_HOST = "a host name or address"
 WORKERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def ignored(launch: Launch) -> Iterator[Finding]:
-    """ENV012: variables for the workers, which torchrun overwrites."""
+    """ENV012: variables that torchrun overwrites for the workers."""
     for line, layer, plan in agents(launch):
-        found = list(_overwritten(line, layer, plan))
-        edits = [edit for name, option in found for edit in _passed(launch, line, layer, name, option)]
-        for name, option in found:
+        overwritten = list(_overwritten(line, layer, plan))
+        edits = [edit for name, option in overwritten for edit in _as_option(launch, line, layer, name, option)]
+        for name, option in overwritten:
             word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
-            wanted = "no such variable" if option is None else f"--{option.replace('_', '-')}"
-            value = shorten(line.environ.variables[name])
-            text = f"{name}={value} is overwritten by {layer.name} for the workers: expected {wanted}"
-            yield point(launch, line, word or layer.program, text, wanted, edits or None)
+            expected = "no such variable" if option is None else f"--{option.replace('_', '-')}"
+            label = "has no effect" if option is None else f"use {expected}"
+            text = f"{name}={shorten(line.environ.variables[name], 30)} is overwritten by {layer.name}"
+            yield point(launch, line, word or layer.program, text, expected, edits or None, label=label)
 
 
 def _overwritten(line: LaunchLine, layer: Layer, plan: Plan) -> Iterator[tuple[str, str | None]]:
-    """The variables that have no effect, each with the option that would have one."""
+    """The variables that have no effect, each with the option that has one."""
     variables = line.environ.variables
     for name, option, used in (("MASTER_ADDR", "master_addr", plan.host), ("MASTER_PORT", "master_port", plan.port)):
         value = variables.get(name)
@@ -71,8 +83,8 @@ def _overwritten(line: LaunchLine, layer: Layer, plan: Plan) -> Iterator[tuple[s
             yield name, None
 
 
-def _passed(launch: Launch, line: LaunchLine, layer: Layer, name: str, option: str | None) -> Iterator[SpanEdit]:
-    """The assignment taken away, and the option in its place."""
+def _as_option(launch: Launch, line: LaunchLine, layer: Layer, name: str, option: str | None) -> Iterator[SpanEdit]:
+    """Remove the assignment, and add the option for it."""
     word = next((v.word for v in reversed(layer.variables) if v.name == name), None)
     if word is not None and word.raw:
         yield from remove(line, word)
@@ -90,12 +102,12 @@ def privileged(launch: Launch) -> Iterator[Finding]:
         given = layer.given(dest)
         if given is not None:
             value = "29500" if dest == "master_port" else f"{plan.host}:29500"
-            text = f"port {plan.port} is below 1024: expected a free port from 1024 to 65535"
-            yield point(launch, line, given.value_word, text, "1024 to 65535", [revalue(given, value)])
+            text, label = f"port {plan.port} is reserved for root", "use a port from 1024"
+            yield point(launch, line, given.value_word, text, "1024 to 65535", [revalue(given, value)], label=label)
 
 
 def port_invalid(launch: Launch) -> Iterator[Finding]:
-    """ENV015: no port number."""
+    """ENV015: a value that is not a port number."""
     for line in launch.lines:
         layer, plan = line.agent, line.plan
         if layer is None or plan is None or layer.typos:
@@ -109,15 +121,18 @@ def port_invalid(launch: Launch) -> Iterator[Finding]:
         )
         used = not layer.is_garbled and not plan.is_standalone and plan.asked == "static" and value is not None
         if given is not None and (refused or used) and not _is_port(value or ""):
-            text = f"{shown(given.word)}: {value!r:.20} is no port: expected 1024 to 65535"
-            yield point(launch, line, given.value_word, text, "1024 to 65535", [revalue(given, "29500")])
+            yield _not_a_port(launch, line, given, f"{option_text(given):.40} is not a port number", "29500")
         endpoint = layer.given("rdzv_endpoint")
         if endpoint is None or layer.is_garbled or plan.is_standalone or not plan.settings["rdzv_endpoint"].value:
             continue
         host, sign, port = plan.settings["rdzv_endpoint"].value.rpartition(":")
         if sign and "://" not in host and not (port.isdigit() and len(port) <= 5 and int(port) < 65536):
-            text = f"{endpoint.value}: {port!r:.20} is no port: expected 1024 to 65535"
-            yield point(launch, line, endpoint.value_word, text, "1024 to 65535", [revalue(endpoint, f"{host}:29400")])
+            yield _not_a_port(launch, line, endpoint, f"{port!r:.20} is not a port number", f"{host}:29400")
+
+
+def _not_a_port(launch: Launch, line: LaunchLine, given: Given, message: str, value: str) -> Finding:
+    label = "use 1024 to 65535"
+    return point(launch, line, given.value_word, message, "1024 to 65535", [revalue(given, value)], label=label)
 
 
 def _is_port(text: str) -> bool:
@@ -127,35 +142,35 @@ def _is_port(text: str) -> bool:
 def malformed(
     launch: Launch, problem: Callable[[str], str | None], parts: Callable[[str], tuple[str | None, str | None]]
 ) -> Iterator[Finding]:
-    """ENV016: an address that is no bare host."""
+    """ENV016: an address that is not a bare host."""
     for line, layer, plan in agents(launch):
         given = layer.given("master_addr")
         address = plan.settings["master_addr"].value
         is_read = plan.backend == "static" and plan.settings["rdzv_endpoint"].value == ""
         if given is not None and address == "" and is_read:
-            text = f"{shown(given.word)} is empty, which torchrun refuses: expected a bare host name or IP address"
             meant = host0(line) if plan.is_multinode else "localhost"
-            yield point(launch, line, given.value_word, text, "a bare host name or IP address", [revalue(given, meant)])
+            text, edits = f"{shown(given.word)} is empty", [revalue(given, meant)]
+            yield point(launch, line, given.value_word, text, BARE_HOST, edits, label=f"use {BARE_HOST}")
         elif given is not None and address and is_read:
-            wrong = problem(address.strip("[]") if re.fullmatch(r"\[[0-9a-fA-F:.]+\]", address) else address)
-            if wrong is not None:
-                yield _malformed(launch, line, layer, address, wrong, parts(address))
+            fault = problem(address.strip("[]") if re.fullmatch(r"\[[0-9a-fA-F:.]+\]", address) else address)
+            if fault is not None:
+                yield _malformed(launch, line, layer, address, fault, parts(address))
         endpoint = layer.given("rdzv_endpoint")
         value = plan.settings["rdzv_endpoint"].value
         if endpoint is not None and value and not plan.is_standalone and "://" in value:
             host, port = parts(value)
-            text = f"{shorten(value)} is a URL: expected HOST:PORT"
-            edits = [revalue(endpoint, f"{host}:{port or 29400}")] if host else None
-            yield point(launch, line, endpoint.value_word, text, "HOST:PORT", edits)
+            changes = [revalue(endpoint, f"{host}:{port or 29400}")] if host else None
+            text = f"{shorten(value, 50)} is a URL"
+            yield point(launch, line, endpoint.value_word, text, "HOST:PORT", changes, label="use HOST:PORT")
         elif endpoint is not None and not plan.is_standalone and re.fullmatch(r"[\d.]+", plan.host or ""):
-            wrong = problem(plan.host or "")
-            if wrong is not None:
-                text = f"{plan.host} {wrong}: expected the address of one node"
-                yield point(launch, line, endpoint.value_word, text, "HOST:PORT")
+            fault = problem(plan.host or "")
+            if fault is not None:
+                text = f"{plan.host} {fault}"
+                yield point(launch, line, endpoint.value_word, text, "HOST:PORT", label="use one node's address")
 
 
 def _malformed(
-    launch: Launch, line: LaunchLine, layer: Layer, address: str, wrong: str, parts: tuple[str | None, str | None]
+    launch: Launch, line: LaunchLine, layer: Layer, address: str, fault: str, parts: tuple[str | None, str | None]
 ) -> Finding:
     given = layer.given("master_addr")
     assert given is not None
@@ -165,13 +180,13 @@ def _malformed(
         edits = [revalue(given, host)]
         if port and layer.given("master_port") is None:
             edits.append(after(given.value_word, f"{spelled(layer, 'master_port', launch.version)}={port}"))
-    text = f"--master-addr={shorten(address)} {wrong}: expected a bare host name or IP address"
-    return point(launch, line, given.value_word, text, "a bare host name or IP address", edits)
+    text = f"--master-addr={shorten(address, 30)} {fault}"
+    return point(launch, line, given.value_word, text, BARE_HOST, edits, label=f"use {BARE_HOST}")
 
 
 def loopback(launch: Launch) -> Iterator[Finding]:
-    """ENV017: a master address that is each node's own."""
-    for agent in (agent for each in launch.lines if (agent := agent_of(each)) is not None):
+    """ENV017: a master address that points each node at itself."""
+    for agent in (agent for line in launch.lines if (agent := agent_of(line)) is not None):
         line, layer, plan = agent.line, agent.layer, agent.plan
         if plan.backend != "static" or plan.settings["rdzv_endpoint"].value or not plan.given("master_addr"):
             continue
@@ -179,16 +194,17 @@ def loopback(launch: Launch) -> Iterator[Finding]:
         if count < 2 or not is_loopback(plan.host):
             continue
         if line.node is None and any(x.is_background for x in launch.lines):
-            continue  # several agents of one script on one machine do meet there
+            continue  # several launchers of one script on one machine can join there
         given = layer.given("master_addr") or layer.given(ACCELERATE_NAMES["master_addr"])
-        text = f"{plan.host} is every node's own address, and the job has {count} nodes: expected node 0's"
+        text = f"{plan.host} points each of {count} nodes at itself"
         edits = None if given is None else [revalue(given, host0(line))]
         word = layer.program if given is None else given.value_word
-        yield point(launch, line, word, text, "an address that other nodes can reach", edits)
+        expected, label = "an address that other nodes can reach", "use node 0's address"
+        yield point(launch, line, word, text, expected, edits, label=label)
 
 
-def elsewhere(launch: Launch, job: Job) -> Iterator[Finding]:
-    """ENV018: node rank 0 runs on another host than the master address names, where ssh tells the host."""
+def rank_zero_on_other_host(launch: Launch, job: Job) -> Iterator[Finding]:
+    """ENV018: node rank 0 runs on another host than the master address, if ssh names the host."""
     for node in job.nodes:
         plan, host = node.plan, node.line.host
         if (
@@ -203,27 +219,27 @@ def elsewhere(launch: Launch, job: Job) -> Iterator[Finding]:
         others = {n.line.host.rpartition("@")[2] for n in job.nodes if n.line.host is not None}
         first = {n.line.host for n in job.nodes if n.plan.node_rank == 0}
         if plan.host in first:
-            continue  # two nodes call themselves the first one: LAUNCH036
+            continue  # two nodes have rank 0: LAUNCH036
         if here != plan.host and plan.host in others:
             given = node.layer.given("master_addr")
-            text = f"node rank 0 runs on {here}, but the master address is {plan.host}: expected {here}"
+            text = f"node rank 0 runs on {here}, but the master address is {plan.host}"
             edits = None if given is None else [revalue(given, here)]
-            yield point(launch, node.line, None if given is None else given.value_word, text, here, edits)
+            word = None if given is None else given.value_word
+            yield point(launch, node.line, word, text, here, edits, label=f"use {here}")
 
 
 def ports_differ(launch: Launch, job: Job) -> Iterator[Finding]:
-    """ENV019: the nodes' ports."""
+    """ENV019: the master ports of the nodes differ."""
     nodes = [n for n in job.nodes if not n.plan.is_rewritten and n.plan.is_standalone is False]
     for backend in ("static", "c10d"):
         same = [n for n in nodes if n.plan.backend == backend]
         ends = any(n.plan.settings["rdzv_endpoint"].value for n in same)
-        found = list(differing(launch, same, lambda n: n.plan.port, "master_port", "the master port"))
-        for finding in found:
+        for finding in differing(launch, same, lambda n: n.plan.port, "master_port", "master port"):
             yield _endpoint_fix(launch, finding, same) if ends else finding
 
 
 def addresses_differ(launch: Launch, job: Job) -> Iterator[Finding]:
-    """ENV020: the nodes' master addresses."""
+    """ENV020: the master addresses of the nodes differ."""
     yield from own_masters(launch)
     nodes = [n for n in job.nodes if not n.plan.is_rewritten and n.plan.is_standalone is False]
     for backend in ("static", "c10d"):
@@ -231,7 +247,7 @@ def addresses_differ(launch: Launch, job: Job) -> Iterator[Finding]:
         if all(is_loopback(n.plan.host) for n in same):
             continue
         ends = any(n.plan.settings["rdzv_endpoint"].value for n in same)
-        for finding in differing(launch, same, _host, "master_addr", "the master address"):
+        for finding in differing(launch, same, _host, "master_addr", "master address"):
             yield _endpoint_fix(launch, finding, same) if ends else finding
 
 
@@ -240,7 +256,7 @@ def _host(node: Agent) -> str | None:
 
 
 def _endpoint_fix(launch: Launch, finding: Finding, nodes: list[Agent]) -> Finding:
-    """The corrected line where the port or host is a part of --rdzv-endpoint."""
+    """The corrected line if the port or host is a part of --rdzv-endpoint."""
     counts = Counter((n.plan.host, n.plan.port) for n in nodes)
     (host, port), _ = counts.most_common(1)[0]
     for node in nodes:
@@ -255,16 +271,16 @@ def uneven(job: Job) -> Iterator[Finding]:
     nodes = [n for n in job.nodes if n.line.environ.variables.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"]
     counts = {n.plan.nproc for n in nodes if n.plan.nproc is not None}
     if len(counts) > 1:
-        told = ", ".join(str(c) for c in sorted(c for c in counts if c is not None))
+        numbers = " or ".join(str(c) for c in sorted(c for c in counts if c is not None))
         yield Finding(
-            f"TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes start {told} processes: expected the same number",
+            f"TORCH_ELASTIC_WORKER_IDENTICAL=1 with {numbers} ranks per node",
             tuple(Evidence(f"launch.lines[{n.line.node}]", str(n.plan.nproc), "one number") for n in nodes[:16]),
             fix_command="unset TORCH_ELASTIC_WORKER_IDENTICAL",
         )
 
 
 def loopback_interface(launch: Launch, name: str) -> Iterator[Finding]:
-    """ENV024, ENV027: a line for several nodes with the loopback as its interface."""
+    """ENV024, ENV027: a line for several nodes with the loopback interface."""
     for line in launch.lines:
         value = line.environ.variables.get(name, "")
         plan = line.plan
@@ -272,10 +288,11 @@ def loopback_interface(launch: Launch, name: str) -> Iterator[Finding]:
         if several and value.lstrip("=").split(":")[0] == "lo" and line.program is not None:
             word = next((v.word for v in line.program.variables if v.name == name), None)
             finding = Finding(
-                f"{name}={value} in a job of several nodes: expected the interface that reaches the other nodes",
+                f"{name}={value:.20} cannot reach the other nodes",
                 (Evidence(f"environ.variables.{name}", value, "an interface that other nodes can reach"),),
                 fix_command=f"unset {name}",
                 where=where(line, word),
                 severity=Severity.ERROR,
+                label="use the interface between the nodes",
             )
             yield correcting(finding, launch, (line, remove(line, word))) if word is not None and word.raw else finding

@@ -12,13 +12,16 @@ from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word, apply, escape, plain, quote, tidy
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.findings import Evidence, Finding, LineEdit, Severity, Where
+from ddpdoctor.findings import Evidence, Finding, LineEdit, NodeCommand, Severity, Where
 
 __all__ = [
     "after",
     "agents",
+    "base_name",
     "before",
     "correcting",
+    "every_node",
+    "option_text",
     "point",
     "remove",
     "replace_word",
@@ -29,11 +32,11 @@ __all__ = [
 ]
 
 HOST0 = "HOST0"
-"""Stands in a corrected line for the address of the node with rank 0, which only the user knows."""
+"""In a corrected line: the address of the node with rank 0, which only the user knows."""
 
 
 def agents(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, Plan]]:
-    """Every torchrun whose words can be read, with what it will do."""
+    """Every torchrun whose words can be read, with its settings."""
     for line in launch.lines:
         agent, plan = line.agent, line.plan
         if agent is not None and plan is not None and not agent.is_garbled and not agent.reading.is_help:
@@ -46,8 +49,28 @@ def shown(word: Word) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
+def base_name(path: str) -> str:
+    """The name of a file without its folders, cut to a readable length."""
+    name = path.rpartition("/")[2] or path
+    return name if len(name) <= 30 else name[:29] + "…"
+
+
+def option_text(given: Given) -> str:
+    """An option and its value as the user wrote them: `--nnodes 2` or `--nnodes=2`."""
+    if given.is_joined or given.value is None:
+        return shown(given.word)
+    return f"{shown(given.word)} {shown(given.value_word)}"
+
+
+def every_node(launch: Launch, line: LaunchLine) -> str:
+    """`all nodes` if the corrected line is run by hand on each of them; "" if a scheduler starts it or it has a node rank."""
+    is_started = line.task_starter is not None or line.batch is not None or line.pod is not None
+    has_rank = line.agent is not None and line.agent.given("node_rank") is not None
+    return "" if is_started or has_rank or len(launch.nodes) > 1 else "all nodes"
+
+
 def where(line: LaunchLine, word: Word | None) -> Where:
-    """The place of a word: file, line and column, or the column in the line of a node."""
+    """The place of a word: file, line and column, or the node and the column in its line."""
     row, column = line.place(word.start if word is not None else 0)
     return Where(file=line.file, line=row, column=column, node=line.node)
 
@@ -60,39 +83,54 @@ def point(
     expected: str,
     edits: Iterable[SpanEdit] | None = None,
     *,
+    label: str,
     severity: Severity | None = None,
     fix: str = "",
+    on: str = "",
 ) -> Finding:
-    """A finding at `word` (None: the line as a whole), with the line that `edits` give; None: no line can be given."""
+    """A finding at a word of a line, with the corrected line if there is one.
+
+    Args:
+        word: what the finding points at; None for the line as a whole.
+        message: the headline.
+        expected: what should be there.
+        edits: what corrects the line; None if no corrected line can be given.
+        label: what the caret says, in at most six words.
+        on: the nodes on which the corrected line is to be run, "" for the node of the line.
+    """
     target = word if word is not None else (line.argv[0] if line.argv else None)
-    seen = shown(target) if target is not None else line.source
+    text = shown(target) if target is not None else line.source
     finding = Finding(
         message,
-        (Evidence(_path(launch, line, target), seen, expected),),
+        (Evidence(_path(launch, line, target), text, expected),),
         fix=fix,
         where=where(line, word if word is not None else target),
         severity=severity,
+        label=label,
     )
-    return finding if edits is None else correcting(finding, launch, (line, edits))
+    if edits is None:
+        return finding
+    finding = correcting(finding, launch, (line, edits))
+    if not on or finding.fix_command is None:
+        return finding
+    return dataclasses.replace(finding, fix_commands=(NodeCommand(on, finding.fix_command),))
 
 
 def _path(launch: Launch, line: LaunchLine, word: Word | None) -> str:
     at = 0
     if word is not None:
-        at = next(
-            (i for i, each in enumerate(line.argv) if each.start <= word.start < max(each.end, each.start + 1)), 0
-        )
+        at = next((i for i, arg in enumerate(line.argv) if arg.start <= word.start < max(arg.end, arg.start + 1)), 0)
     if len(launch.lines) == 1:
         return f"launch.argv[{at}]"
     return f"launch.lines[{_index(launch, line)}].argv[{at}]"
 
 
 def _index(launch: Launch, line: LaunchLine) -> int:
-    return next((i for i, each in enumerate(launch.lines) if each is line), 0)
+    return next((i for i, other in enumerate(launch.lines) if other is line), 0)
 
 
 def correcting(finding: Finding, launch: Launch, *corrections: tuple[LaunchLine, Iterable[SpanEdit]]) -> Finding:
-    """The finding with edits of its lines; without a command where those of a line get in each other's or a variable's way."""
+    """The finding with the edits of its lines; without a command if edits overlap or would change a variable."""
     edits: list[LineEdit] = []
     commands = []
     for line, wanted in corrections:
@@ -109,15 +147,17 @@ def correcting(finding: Finding, launch: Launch, *corrections: tuple[LaunchLine,
 
 
 def _is_expanded(line: LaunchLine, edit: SpanEdit) -> bool:
-    """The edit would replace a variable that gave several words, or put words behind one that holds the script too."""
+    """The edit would replace a variable that expands to several words, or add words after one that also holds the
+    script.
+    """
     words = (*line.argv, *(word for layer in line.layers for word in layer.own))
     script = None if line.agent is None else line.agent.reading.script
-    is_behind = script is not None and not script.is_literal and edit.start == edit.end == script.end
-    return is_behind or any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in words)
+    follows_script = script is not None and not script.is_literal and edit.start == edit.end == script.end
+    return follows_script or any(not w.is_literal and edit.start < w.end and w.start < edit.end for w in words)
 
 
 def replace_word(word: Word, *texts: str) -> SpanEdit:
-    """Put other words in a word's place; a value that stays keeps its spelling."""
+    """Replace a word by others; a value that does not change keeps its quotes."""
     name, sign, value = texts[0].partition("=") if len(texts) == 1 else ("", "", "")
     if sign and "=" in word.raw and value == word.text.partition("=")[2]:
         return SpanEdit(word.start, word.end, escape(f"{name}=", word.context) + word.raw.partition("=")[2])
@@ -125,14 +165,14 @@ def replace_word(word: Word, *texts: str) -> SpanEdit:
 
 
 def revalue(given: Given, value: str) -> SpanEdit:
-    """Give an option another value, as shell text, in the form that it was written in."""
+    """Give an option another value, as shell text, joined or separate as it was written."""
     word = given.value_word
     prefix = word.text[: len(word.text) - len(given.value or "")] if given.is_joined else ""
     return SpanEdit(word.start, word.end, escape(prefix + value, word.context))
 
 
 def remove(line: LaunchLine, *words: Word) -> Iterator[SpanEdit]:
-    """Take words out, with the blank before each (after it, for the first word of the line)."""
+    """Delete words, with the blank before each (after it, for the first word of the line)."""
     for word in words:
         start, end = word.start, word.end
         gap = re.search(r"(?:[ \t]|\\\n)+$", line.source[:start])
@@ -155,7 +195,9 @@ def after(word: Word, text: str) -> SpanEdit:
 
 
 def spelled(layer: Layer, name: str, version: Version) -> str:
-    """An option in the spelling that the line uses: dashes, unless its options have underscores or torch is before 2.0."""
+    """An option as the line spells it: with dashes, or with underscores if its options have them or torch is older than
+    2.0.
+    """
     long = [g.written for g in layer.reading.given if g.written.startswith("--")]
     underscores = version < (2, 0) or any("_" in w for w in long)
     return "--" + (name if underscores else name.replace("_", "-"))

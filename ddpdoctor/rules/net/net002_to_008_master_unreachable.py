@@ -393,7 +393,7 @@ def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
             wanted = f"{pod.name}-0.{pod.service}" if pod.service else "a service in the pods' subdomain"
             text = f"{given.value} does not resolve: the pods' service is {pod.service or 'not set'}"
             label = f"use {wanted}" if pod.service else "set the pods' service"
-            yield replace(point(launch, line, given.value_word, text, wanted, None), label=label)
+            yield point(launch, line, given.value_word, text, wanted, None, label=label)
         if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
             continue
         if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):

@@ -342,7 +342,8 @@ def only_endpoint_port_published(launch: Launch) -> Iterator[Finding]:
             for w in [word]
             if w is not container.run and "=" in w.text and w.text.startswith("-")
         ]
-        yield replace(point(launch, line, word, text, "--network=host", edits or None), label="use --network=host")
+        expected = "--network=host"
+        yield point(launch, line, word, text, expected, edits or None, label=f"use {expected}")
 
 
 NO_ANSWER = re.compile(r"Connection timed out|no POLLOUT events|unable to complete a TCP connection")

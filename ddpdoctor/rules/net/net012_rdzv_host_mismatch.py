@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
@@ -121,8 +120,8 @@ def _not_hosting(launch: Launch, line: LaunchLine, layer: Layer, setting: str) -
     edits = None
     if given is not None and is_known(given.value_word.text) and launch.nodes[:1]:
         edits = [replace_word(word, re.sub(r"(is_host\s*=\s*)\w+", r"\g<1>1", word.text))]
-    finding = point(launch, line, word, f"{setting}: no node hosts the store", "is_host=1", edits)
-    return replace(finding, label="set is_host=1 on node 0")
+    text, label = f"{setting}: no node hosts the store", "set is_host=1 on node 0"
+    return point(launch, line, word, text, "is_host=1", edits, label=label)
 
 
 def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | None]) -> Iterator[Finding]:
@@ -138,8 +137,8 @@ def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | N
     )
     given = None if line.agent is None else line.agent.given("rdzv_endpoint")
     if given is not None:
-        finding = point(launch, line, given.value_word, text, "a node's own hostname", None, severity=Severity.WARNING)
-        yield replace(finding, label="use node 0's own hostname")
+        word, expected, label = given.value_word, "a node's own hostname", "use node 0's own hostname"
+        yield point(launch, line, word, text, expected, None, label=label, severity=Severity.WARNING)
 
 
 def _is_address(name: str) -> bool:

@@ -58,7 +58,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
                     f"rendezvous id {plan.rdzv_id!r} is reused; etcd still holds the rendezvous of the earlier launch"
                 )
                 word = layer.program if given is None else given.value_word
-                yield replace(point(launch, line, word, text, "another --rdzv-id"), label="use a new --rdzv-id")
+                yield point(launch, line, word, text, "another --rdzv-id", label="use a new --rdzv-id")
             earlier.setdefault(key, line)
     for line in launch.lines:
         init_file = _init_file(line)

@@ -354,7 +354,7 @@ def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> I
     """
     rdma = net.need(net.rdma, "rdma")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("no NVIDIA GPU here")
+        not_here("no NVIDIA GPU")
     if rdma.plugin is None or environ.settings.get("NCCL_NET_PLUGIN") or any(d.needs_plugin for d in rdma.devices):
         return
     if any(name in rdma.plugin.lower() for name in ("hpcx", "sharp", "efa", "ofi", "gib", "tcpx", "fastrak")):
@@ -382,17 +382,20 @@ def without_infiniband(launch: Launch) -> Iterator[Finding]:
             if container.may_lock_memory:
                 edits = [after(container.run, "--device=/dev/infiniband")]
             text = f"{setting}, but the container has no RDMA device"
-            finding = point(
-                launch, line, container.run, text, "--device=/dev/infiniband", edits, severity=Severity.WARNING
+            expected = "--device=/dev/infiniband"
+            yield point(
+                launch, line, container.run, text, expected, edits, label=f"add {expected}", severity=Severity.WARNING
             )
-            yield replace(finding, label="add --device=/dev/infiniband")
         pod = line.pod
         if pod is not None and not pod.has_rdma:
             text = f"{setting}, but the container requests no RDMA resource"
-            finding = point(launch, line, None, text, "a resource such as rdma/hca", None, severity=Severity.WARNING)
+            expected = "a resource such as rdma/hca"
+            finding = point(
+                launch, line, None, text, expected, None, label=f"add {expected}", severity=Severity.WARNING
+            )
             at = pod.at
             place = finding.where if at is None else Where(file=line.file, line=at.line, column=at.column)
-            yield replace(finding, where=place, label="add a resource such as rdma/hca")
+            yield replace(finding, where=place)
 
 
 UNROUTED = (r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",)

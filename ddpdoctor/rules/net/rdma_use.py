@@ -29,7 +29,7 @@ def needs_rdma(environ: Environ, net: Net, gpu: Gpu | None) -> Rdma:
     if not rdma.devices:
         not_here("no RDMA adapter")
     if gpu is not None and not visible_gpus(environ, gpu):
-        not_here("no NVIDIA GPU here")
+        not_here("no NVIDIA GPU")
     if environ.is_multi_node is False and not net.spans_nodes(environ):
         not_here("the job has one node")
     setting = environ.settings.get

@@ -35,7 +35,7 @@ def torch_without_cuda(versions: Versions, gpu: Gpu, environ: Environ) -> Iterat
     """
     need_gpus(gpu)
     if versions.torch is None:
-        not_here("no torch is installed")
+        not_here("no torch")
     if versions.build != "CPU":
         return
     hidden = (environ.get("CUDA_VISIBLE_DEVICES") or "0").strip() == "-1" or environ.get("CUDA_VISIBLE_DEVICES") == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
@@ -42,7 +41,7 @@ def nccl_not_built_in(versions: Versions, environ: Environ) -> Iterator[Finding]
         dist.init_process_group("gloo")
     """
     if versions.has_nccl is None:
-        not_here("no torch is installed")
+        not_here("no torch")
     name = next((name for name in BACKENDS if (environ.get(name) or "").lower() == "nccl"), None)
     if name and not versions.has_nccl:
         yield Finding(
@@ -68,7 +67,7 @@ def cpu_build(launch: Launch) -> Iterator[Finding]:
         word, choice = _asked_for(line, program)
         if choice:
             text = f"{choice}, but {build} is a CPU build without NCCL"
-            yield replace(point(launch, line, word, text, "gloo", None), label="use gloo, or the CUDA build")
+            yield point(launch, line, word, text, "gloo", None, label="use gloo, or the CUDA build")
 
 
 def _asked_for(line: LaunchLine, program: Layer) -> tuple[Word | None, str]:

@@ -31,7 +31,7 @@ def torch_shadowed(versions: Versions) -> Iterator[Finding]:
         PYTHONNOUSERSITE=1 torchrun --nproc-per-node 8 train.py
     """
     if not versions.torches:
-        not_here("no torch is installed")
+        not_here("no torch")
     first, *others = versions.torches
     hidden = next((other for other in others if other.version != first.version), None)
     if hidden is not None:

@@ -72,7 +72,7 @@ def test_links_are_told_with_state_version_speed_end_and_errors() -> None:
         (
             "h100x8_sxm_healthy",
             {"NCCL_P2P_DISABLE": "1"},
-            "host memory (NVL): all 28 pairs; surprising: NVLink connects them, a setting",
+            "host memory (NVL): all 28 pairs; surprising: NVLink connects them, but a setting",
         ),
         (
             "h100x8_sxm_healthy",
@@ -80,7 +80,11 @@ def test_links_are_told_with_state_version_speed_end_and_errors() -> None:
             "the network card (NVL): all 28 pairs; surprising",
         ),
         ("h100x8_sxm_healthy", {"CUDA_VISIBLE_DEVICES": "3,5"}, "NVLink (NVL): ranks 0-1"),
-        ("h100x8_fm_down", {}, "host memory (NVL): all 28 pairs; surprising: NVLink connects them, NVML says NS"),
+        (
+            "h100x8_fm_down",
+            {},
+            "host memory (NVL): all 28 pairs; surprising: NVLink connects them, but NVML reports NS",
+        ),
         (
             "a100x8_nvlink_down",
             {},
@@ -138,13 +142,13 @@ def test_other_accelerators_are_named_and_not_judged() -> None:
 
 def test_the_driver_s_faults_come_with_the_word_of_what_to_do() -> None:
     shown = gpus.draw(machine("a100x8_row_remap_failure"), width=100, colour=False)
-    assert "Xid 64 on GPU 3, 10 min ago: reset the GPU; replace the card if it stays" in shown
+    assert "Xid 64 on GPU 3, 10 min ago: reset the GPU; replace the card if it persists" in shown
 
 
 def test_a_log_that_only_root_may_read_is_said_to_be_unknown() -> None:
-    gap = {"path": "gpu.xids", "reason": "the kernel's log: needs root", "why": "needs_root"}
+    gap = {"path": "gpu.xids", "reason": "needs root", "why": "needs_root"}
     shown = gpus.draw(machine("h200x1_vm", {"gpu": {"xids": None, "gaps": [gap]}}), width=100, colour=False)
-    assert "driver's faults: the kernel's log: needs root" in shown
+    assert "driver's faults: needs root" in shown
 
 
 def test_a_board_of_a_rack_is_shown_with_its_place_and_a_divided_gpu_with_what_decides() -> None:

@@ -47,13 +47,13 @@ def test_the_versions_table_shows_which_nccl_would_be_loaded() -> None:
 
 def test_the_reason_stands_where_a_value_is_not_known() -> None:
     gaps = (
-        Gap("host.shm_total_bytes", "/dev/shm did not answer"),
+        Gap("host.shm_total_bytes", "/dev/shm did not respond"),
         Gap("host.cpus_allowed", "only root", Why.NEEDS_ROOT),
     )
     facts = replace(machine("cpu_vm"), host=Host(gaps=gaps), versions=Versions())
     draw = importlib.import_module("ddpdoctor.cli.screens.host").draw
     words = " ".join(draw(facts, width=100, colour=False).split())
-    assert "/dev/shm unknown /dev/shm did not answer" in words
+    assert "/dev/shm unknown /dev/shm did not respond" in words
     assert "CPUs needs root only root" in words
     assert "0 B" not in words
 

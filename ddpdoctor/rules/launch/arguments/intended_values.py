@@ -28,13 +28,13 @@ MEANT = {
     "main_process_ip": 3, "master_address": 3, "master": 3, "master_host": 3, "host": 3, "master_addr": 3, "master_ip": 3,
     "main_process_port": 4, "port": 4, "master_port": 4,
 }  # fmt: skip
-"""Names that people give, and the row of SAME that they mean."""
+"""Names that people write, and the row of SAME that they mean."""
 SHORT = {"-n": 0, "-N": 1, "-p": 4}
-"""The short ones of srun, mpirun and ssh."""
+"""Short options of srun, mpirun and ssh, and the row that they mean."""
 
 
 def meant_by(flag: str, launcher: LauncherKind, options: tuple[Option, ...]) -> str | None:
-    """The option of this launcher that a name means: the same thing in other launchers, another spelling, a typo."""
+    """The option of this launcher that a name means: the equivalent of another launcher's, another spelling, or a typo."""
     flags = [f for option in options for f in option.flags if f.startswith("--")]
     name = flag.lstrip("-").replace("-", "_").lower()
     style = "-" if "-" in flag[2:] and "_" not in flag[2:] else "_"

@@ -1,4 +1,4 @@
-"""LAUNCH001: options of the launcher behind the script."""
+"""LAUNCH001: options of the launcher after the script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpdoctor.rules.launch.pointing import point, remove
 
 _TORCHRUN = ("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone", "max_restarts")
 _RDZV = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
-TELLING = {
+UNMISTAKABLE = {
     LauncherKind.TORCHRUN: (*_TORCHRUN, *_RDZV),
     LauncherKind.LEGACY: (*_TORCHRUN, *_RDZV),
     LauncherKind.ACCELERATE: (
@@ -28,7 +28,7 @@ TELLING = {
     ),
     LauncherKind.DEEPSPEED: ("num_gpus", "num_nodes", "hostfile", "master_addr", "master_port", "include", "exclude"),
 }
-"""Options whose names leave no doubt that they are meant for the launcher."""
+"""Options that by their names can only be meant for the launcher."""
 FLAGS = ("standalone", "multi_gpu")
 
 
@@ -43,15 +43,24 @@ FLAGS = ("standalone", "multi_gpu")
     ),
 )
 def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:
-    """Options of the launcher stand after the script and go to the script.
+    """Options of the launcher are written after the script and passed to the script.
 
     ## Why it matters
-    Everything behind the script is the script's. `torchrun train.py --nproc-per-node=2` starts one process, hands the option to
-    train.py and ends with exit code 0: each node trains alone. Scripts with a strict parser stop with `unrecognized arguments:
-    --nproc-per-node=2`, others ignore it.
+    Everything after the script name is passed to the script: `torchrun train.py --nproc-per-node=2` starts one
+    process and exits with 0. A script with a strict parser fails with `unrecognized arguments: --nproc-per-node=2`,
+    others ignore the option.
 
     ## Fix
     Put all options of the launcher before the script.
+
+    ## Example
+        error[LAUNCH001]: --nproc-per-node=2 after train.py is passed to the script
+
+        # before
+        torchrun train.py --nproc-per-node=2
+
+        # after
+        torchrun --nproc-per-node=2 train.py
 
     ## Source
     torch/distributed/run.py: `get_args_parser`, training_script_args is argparse.REMAINDER.
@@ -60,44 +69,52 @@ def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:
         layer = line.starter
         if layer is None or layer.reading.script is None or layer.typos or _inner(line, layer) or _is_lost(layer):
             continue
-        moved = list(_misplaced(line, layer))
-        if moved:
-            words = [word for group in moved for word in group]
-            told = " ".join(w.raw or w.text for w in words)
+        options = list(_misplaced(line, layer))
+        if options:
+            words = [word for option in options for word in option]
+            text = " ".join(w.raw or w.text for w in options[0])
+            more = ", …" if len(options) > 1 else ""
+            verb = "are" if more else "is"
             script = layer.reading.script
             yield point(
                 launch,
                 line,
                 words[0],
-                f"{told} after {script.raw or script.text} goes to the script, {layer.name} never sees it: "
-                "expected before the script",
+                f"{text}{more} after {_short(script)} {verb} passed to the script",
                 "before the script",
                 _moved(line, script, words),
+                label="move before the script",
             )
 
 
+def _short(script: Word) -> str:
+    """The script as written, or its file name if the path is long."""
+    text = script.raw or script.text
+    return text if len(text) <= 20 else text.rpartition("/")[2]
+
+
 def _is_lost(layer: Layer) -> bool:
-    """An option that the launcher does not know has left its value behind, which the parser takes for the script."""
+    """The launcher does not know an option and reads its value as the script."""
     script = layer.reading.script
     unknown = any(p.trouble is ParseProblemKind.UNRECOGNIZED and not p.after_script for p in layer.reading.problems)
     return unknown and script is not None and not script.text.endswith((".py", ".sh"))
 
 
 def _inner(line: LaunchLine, layer: Layer) -> bool:
-    """The words after it are another program's: a launcher in a launcher."""
+    """The words after it belong to another program: a launcher starts a launcher."""
     return line.program is not layer
 
 
 def _misplaced(line: LaunchLine, layer: Layer) -> Iterator[tuple[Word, ...]]:
-    names = TELLING.get(layer.launcher, ())
-    own = line.script.declares if line.script is not None else ()
+    names = UNMISTAKABLE.get(layer.launcher, ())
+    declared = line.script.declares if line.script is not None else ()
     words = layer.reading.arguments
     if not starts_ranks(layer.launcher):
         return
     for i, word in enumerate(words):
         flag, sign, _ = word.text.partition("=")
         dest = flag[2:].replace("-", "_") if flag.startswith("--") else ""
-        if dest not in names or layer.given(dest) is not None or _declared(flag, own):
+        if dest not in names or layer.given(dest) is not None or _declared(flag, declared):
             continue
         if sign or dest in FLAGS or i + 1 == len(words) or words[i + 1].text.startswith("--"):
             yield (word,)
@@ -105,8 +122,8 @@ def _misplaced(line: LaunchLine, layer: Layer) -> Iterator[tuple[Word, ...]]:
             yield (word, words[i + 1])
 
 
-def _declared(flag: str, own: tuple[str, ...]) -> bool:
-    return flag in own or flag.replace("-", "_") in {o.replace("-", "_") for o in own}
+def _declared(flag: str, declared: tuple[str, ...]) -> bool:
+    return flag in declared or flag.replace("-", "_") in {option.replace("-", "_") for option in declared}
 
 
 def _moved(line: LaunchLine, script: Word, words: list[Word]) -> list[SpanEdit] | None:

@@ -1,4 +1,4 @@
-"""LAUNCH002, LAUNCH009 to LAUNCH012, LAUNCH052: what a launcher's parser makes of the names of options."""
+"""LAUNCH002, LAUNCH009 to LAUNCH012, LAUNCH052: names of options that the parser of a launcher refuses or misreads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import ACCELERATE, DEEPSPEED, LauncherKind
 from ddpdoctor.facts.launch.reading import Given, ParseProblem, ParseProblemKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
-from ddpdoctor.facts.launch.words import SpanEdit, Word, plain
+from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Option, Version, torchrun_options
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.arguments.intended_values import meant_by
-from ddpdoctor.rules.launch.pointing import after, before, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.pointing import after, before, option_text, point, remove, replace_word, shown
 
 __all__ = ["READERS", "table"]
 
 DEFAULTS = {"nnodes": "1", "rdzv_backend": "c10d", "num_processes": "1", "num_gpus": "1", "num_machines": "1"}
-"""What an option without a value can be given on one node."""
+"""Values for an option without one, on one node."""
 READERS = (LauncherKind.TORCHRUN, LauncherKind.LEGACY, LauncherKind.ACCELERATE, LauncherKind.DEEPSPEED)
 
 
@@ -27,9 +27,9 @@ def _problems(launch: Launch, trouble: ParseProblemKind) -> Iterator[tuple[Launc
     for line in launch.lines:
         for layer in line.layers:
             if layer.launcher in READERS:
-                slipped = {word.start for typo in layer.typos for word in typo.words}
+                misspelled = {word.start for typo in layer.typos for word in typo.words}
                 for problem in layer.reading.problems:
-                    if problem.trouble is trouble and problem.word.start not in slipped:
+                    if problem.trouble is trouble and problem.word.start not in misspelled:
                         yield line, layer, problem
 
 
@@ -49,13 +49,23 @@ def table(layer: Layer, version: Version) -> tuple[Option, ...]:
     signatures=(r"the following arguments are required: training_script",),
 )
 def script_missing(launch: Launch) -> Iterator[Finding]:
-    """The launch line names no script.
+    """The launch line has no script.
 
     ## Why it matters
-    `error: the following arguments are required: training_script, training_script_args` after twenty lines of usage.
+    torchrun prints twenty lines of usage and `error: the following arguments are required: training_script,
+    training_script_args`.
 
     ## Fix
-    Name the script, or -m and a module, behind the launcher's options.
+    Add the script, or `-m MODULE`, after the options of the launcher.
+
+    ## Example
+        error: the following arguments are required: training_script, training_script_args
+
+        # before
+        torchrun --nproc-per-node=2
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, _ in _problems(launch, ParseProblemKind.NO_SCRIPT):
         taken = _script_as_value(layer)
@@ -63,21 +73,18 @@ def script_missing(launch: Launch) -> Iterator[Finding]:
             continue
         if taken is not None:
             value = taken.value_word
-            text = (
-                f"{shown(taken.word)} takes {shown(value)} as its value and no script is left: expected a value first"
-            )
+            text = f"{shown(taken.word)} reads {shown(value)} as its value"
             edits = [after(taken.word, DEFAULTS[taken.dest])] if taken.dest in DEFAULTS else None
-            yield point(launch, line, value, text, "a value before the script", edits)
+            label = f"add a value for {shown(taken.word)}"
+            yield point(launch, line, value, text, "a value before the script", edits, label=label)
             continue
         word = layer.own[-1]
-        edit = after(word, "train.py")
-        yield point(
-            launch, line, word, f"no script after {shown(word)}: expected a script or -m module", "a script", [edit]
-        )
+        text, label = f"{layer.name} without a script", "add the script, or -m MODULE"
+        yield point(launch, line, word, text, "a script", [after(word, "train.py")], label=label)
 
 
 def _script_as_value(layer: Layer) -> Given | None:
-    """The last option, when what it takes for its value is plainly the script."""
+    """The last option, if its value can only be the script."""
     last = layer.reading.given[-1] if layer.reading.given else None
     return last if last is not None and (last.value or "").endswith(".py") and not last.is_joined else None
 
@@ -93,17 +100,26 @@ def launcher_option_unknown(launch: Launch) -> Iterator[Finding]:
     """The launcher does not know an option.
 
     ## Why it matters
-    `error: unrecognized arguments: --gpus` after a long usage text, and the option's value has become the script. torchrun,
-    accelerate and deepspeed have different names for the same thing, and older torchrun knows fewer of them.
+    The launcher prints its usage and `error: unrecognized arguments: --gpus`. torchrun, accelerate and deepspeed have
+    different names for the same option, and older versions of torchrun have fewer options.
 
     ## Fix
-    Use the launcher's own name for it.
+    Use the launcher's own name of the option.
+
+    ## Example
+        error: unrecognized arguments: --num_processes=2
+
+        # before
+        torchrun --num_processes=2 train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
     """
-    found = list(_unknown(launch))
-    unread = dict.fromkeys(each.launcher.value for line in launch.lines for each in line.unread)
-    if unread and not found:
+    findings = list(_unknown(launch))
+    unread = dict.fromkeys(layer.launcher.value for line in launch.lines for layer in line.unread)
+    if unread and not findings:
         not_here(f"{' and '.join(unread)}: options not judged")
-    yield from found
+    yield from findings
 
 
 def _unknown(launch: Launch) -> Iterator[Finding]:
@@ -116,31 +132,32 @@ def _unknown(launch: Launch) -> Iterator[Finding]:
         meant = meant_by(flag, layer.launcher, table(layer, launch.version))
         newer = _newer(flag, layer.launcher)
         if meant is not None:
-            text = f"expected {meant}"
+            expected, label = meant, f"use {meant}"
             edits = [replace_word(problem.word, f"{meant}{sign}{value}")]
             if layer.given(meant[2:].replace("-", "_")) is not None:
                 edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))
         else:
-            text = f"it came with torch {newer[0]}.{newer[1]}" if newer else "expected one of its own options"
+            expected = f"torch {newer[0]}.{newer[1]}" if newer else "one of its own options"
+            label = f"needs {expected}" if newer else "not an option of this launcher"
             edits = list(remove(line, problem.word, *_value(line, layer, problem.word)))
         name = layer.launcher.value
-        of = f" {launch.torch}" if layer.launcher in READERS[:2] else ""
+        version = f" {launch.torch}" if layer.launcher in READERS[:2] else ""
         is_newer = launch.version > NEWEST and launch.torch_from != "source"
         is_newer = is_newer and layer.launcher in READERS[:2] and meant is None
         severity = Severity.WARNING if is_newer else None  # a torch newer than our table may know it
-        message = f"{name}{of} does not know {shown(problem.word)}: {text}"
-        yield point(launch, line, problem.word, message, text.removeprefix("expected "), edits, severity=severity)
+        message = f"{name}{version} does not know {shown(problem.word):.40}"
+        yield point(launch, line, problem.word, message, expected, edits, label=label, severity=severity)
 
 
 def _newer(flag: str, launcher: LauncherKind) -> Version | None:
-    """The torch version that brought an option."""
+    """The torch version that added an option."""
     if launcher not in READERS[:2]:
         return None
     return next((o.since for o in torchrun_options(NEWEST) if flag in o.flags), None)
 
 
 def _value(line: LaunchLine, layer: Layer, word: Word) -> Iterator[Word]:
-    """The word behind an unknown option, where it is plainly its value and not the script."""
+    """The word after an unknown option, if it can only be its value and not the script."""
     script = layer.reading.script
     if "=" in word.text or script is None or layer.reading.arguments == ():
         return
@@ -163,12 +180,23 @@ def launcher_option_ambiguous(launch: Launch) -> Iterator[Finding]:
     """An abbreviated option matches several options of the launcher.
 
     ## Why it matters
-    `ambiguous option: --nproc=2 could match --nproc-per-node, --nproc_per_node`: the two spellings of one option count as two.
-    Before Python 3.12.8 and 3.13.1 argparse looks at the script's own options as well: `torchrun train.py --log out` stops
-    although --log is meant for train.py.
+    The launcher fails with `ambiguous option: --nproc=2 could match --nproc-per-node, --nproc_per_node`: two
+    spellings of one option count as two. Before Python 3.12.8 and 3.13.1 argparse also checks the options of the
+    script, so `torchrun train.py --log out` fails although --log is meant for train.py.
 
     ## Fix
-    Write the option in full. For an option of the script put `--` before the script.
+    Write the option in full.
+
+    If it is an option of the script, put `--` before the script.
+
+    ## Example
+        error: ambiguous option: --nproc=2 could match --nproc-per-node, --nproc_per_node
+
+        # before
+        torchrun --nproc=2 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
 
     ## Source
     argparse: `ArgumentParser._parse_optional`.
@@ -180,19 +208,21 @@ def launcher_option_ambiguous(launch: Launch) -> Iterator[Finding]:
                 continue
             script = layer.reading.script
             assert script is not None
-            text = (
-                f"{shown(problem.word)} is the script's, but {layer.name} stops: could match {flags}; expected -- first"
-            )
-            yield point(launch, line, problem.word, text, "-- before the script", [before(script, "--")])
+            text = f"{layer.name} refuses the script's {shown(problem.word):.20} as ambiguous"
+            edits = [before(script, "--")]
+            label = "add -- before the script"
+            yield point(launch, line, problem.word, text, "-- before the script", edits, label=label)
             continue
         meant = _chosen(problem)
-        edits = None if meant is None else [_renamed(problem.word, meant)]
-        text = f"{shown(problem.word)} could match {flags}: expected the option in full"
-        yield point(launch, line, problem.word, text, meant or "the option in full", edits)
+        corrected = None if meant is None else [_renamed(problem.word, meant)]
+        text = f"{shown(problem.word):.30} is ambiguous"
+        text = f"{text}: {flags}" if len(text) + len(flags) <= 60 else text
+        label = f"use {meant}" if meant else "write the option in full"
+        yield point(launch, line, problem.word, text, meant or "the option in full", corrected, label=label)
 
 
 def _looks_at_all(python: str) -> bool:
-    """Whether argparse of this Python certainly stops at an ambiguous word behind the script."""
+    """Whether argparse of this Python fails for an ambiguous word after the script."""
     numbers = [int(n) for n in python.split(".")[:3] if n.isdigit()]
     if numbers[:2] in ([3, 12], [3, 13]) and len(numbers) < 3:
         return False
@@ -200,7 +230,7 @@ def _looks_at_all(python: str) -> bool:
 
 
 def _chosen(problem: ParseProblem) -> str | None:
-    """The option that was meant, when all matches are one option, or the value tells."""
+    """The option that was meant, if all matches are one option, or the value decides."""
     dests = {m.lstrip("-").replace("-", "_") for m in problem.matches}
     if dests == {"master_addr", "master_port"} and problem.value:
         dests = {"master_port" if problem.value.isdigit() else "master_addr"}
@@ -224,21 +254,30 @@ def launcher_option_abbreviated(launch: Launch) -> Iterator[Finding]:
     """An option of the launcher is abbreviated.
 
     ## Why it matters
-    It works because exactly one option of today's torch begins so; the next release may add another one, as --node-rank and
-    --numa-binding did for --n.
+    It works because only one option of this torch begins with these letters. The next release may add another one, as
+    --node-rank and --numa-binding did for --n.
 
     ## Fix
     Write the option in full.
+
+    ## Example
+        warning[LAUNCH011]: --standal works only as an abbreviation of --standalone
+
+        # before
+        torchrun --standal train.py
+
+        # after
+        torchrun --standalone train.py
     """
     for line, given in _abbreviated(launch):
         if given.dest != "local_ranks_filter":
-            message = f"{given.written} is accepted as an abbreviation of {given.flag}: expected the option in full"
+            message = f"{given.written} works only as an abbreviation of {given.flag}"
             edits = [
-                _renamed(g.word, g.flag)
-                for x, g in _abbreviated(launch)
-                if x is line and g.dest != "local_ranks_filter"
+                _renamed(other.word, other.flag)
+                for its_line, other in _abbreviated(launch)
+                if its_line is line and other.dest != "local_ranks_filter"
             ]
-            yield point(launch, line, given.word, message, given.flag, edits)
+            yield point(launch, line, given.word, message, given.flag, edits, label=f"use {given.flag}")
 
 
 def _abbreviated(launch: Launch) -> Iterator[tuple[LaunchLine, Given]]:
@@ -252,23 +291,30 @@ def _abbreviated(launch: Launch) -> Iterator[tuple[LaunchLine, Given]]:
 
 @cause("LAUNCH012", "local-rank-given-to-launcher", Severity.WARNING)
 def local_rank_given_to_launcher(launch: Launch) -> Iterator[Finding]:
-    """--local_rank is given to torchrun, which shows the output of those local ranks only.
+    """--local_rank is given to torchrun, which hides the output of all other local ranks.
 
     ## Why it matters
-    torchrun takes `--local_rank=0` for an abbreviation of --local_ranks_filter: nobody gets a local rank from it, and the
-    output of all other ranks, with their errors, is not shown.
+    torchrun reads `--local_rank=0` as an abbreviation of --local_ranks_filter. No process gets a local rank from it,
+    and the output of all other ranks, with their errors, is not shown.
 
     ## Fix
-    Remove it. The script reads LOCAL_RANK from the environment.
+    Remove it; the script reads LOCAL_RANK from the environment.
+
+    ## Example
+        warning[LAUNCH012]: --local_rank=0 hides the output of all other local ranks
+
+        # before
+        torchrun --nproc_per_node=2 --local_rank=0 train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
     """
     for line, given in _abbreviated(launch):
         if given.dest == "local_ranks_filter":
-            text = (
-                f"{shown(given.word)} is read as {given.flag}, so only the output of local rank "
-                f"{plain(given.value or '')} is shown: expected no such option"
-            )
+            text = f"{option_text(given):.24} hides the output of all other local ranks"
             own = () if given.is_joined else (given.value_word,)
-            yield point(launch, line, given.word, text, "no such option", remove(line, given.word, *own))
+            edits = remove(line, given.word, *own)
+            yield point(launch, line, given.word, text, "no such option", edits, label=f"read as {given.flag}")
 
 
 @cause(
@@ -281,16 +327,27 @@ def use_env_given_to_torchrun(launch: Launch) -> Iterator[Finding]:
     """--use_env is given to torchrun, which has no such option.
 
     ## Why it matters
-    `unrecognized arguments: --use_env`: it belongs to torch.distributed.launch. torchrun always sets LOCAL_RANK and never adds
-    --local-rank to the script's arguments.
+    torchrun fails with `unrecognized arguments: --use_env`: it is an option of torch.distributed.launch. torchrun
+    always sets LOCAL_RANK and never adds --local-rank to the arguments of the script.
 
     ## Fix
     Remove it from the line.
+
+    ## Example
+        error: unrecognized arguments: --use_env
+
+        # before
+        torchrun --use_env --nproc_per_node=2 train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
     """
     for line, layer, problem in _problems(launch, ParseProblemKind.UNRECOGNIZED):
         if (
             problem.word.text.partition("=")[0] in ("--use-env", "--use_env")
             and layer.launcher is LauncherKind.TORCHRUN
         ):
-            text = f"torchrun does not know {shown(problem.word)}: expected no such option, it always sets LOCAL_RANK"
-            yield point(launch, line, problem.word, text, "no such option", remove(line, problem.word))
+            text = f"torchrun does not know {shown(problem.word)}"
+            edits = remove(line, problem.word)
+            label = "torchrun always sets LOCAL_RANK"
+            yield point(launch, line, problem.word, text, "no such option", edits, label=label)

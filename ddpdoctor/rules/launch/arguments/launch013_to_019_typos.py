@@ -1,4 +1,4 @@
-"""LAUNCH013 to LAUNCH019: typos, one decision over the same words."""
+"""LAUNCH013 to LAUNCH019: typing errors in words of a launch line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,29 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import before, point, remove, replace_word, shown
 
 
-def _found(launch: Launch, kind: TypoKind, says: str, expected: str) -> Iterator[Finding]:
+def _typo_findings(launch: Launch, kind: TypoKind, message: str, label: str, expected: str) -> Iterator[Finding]:
+    """The findings of one kind: `message` and `label` are templates with `word`, `characters` and `meant`."""
     for line in launch.lines:
         for layer in line.layers:
             for typo in layer.typos:
                 if typo.kind is kind:
                     word = typo.words[0]
-                    seen = "".join(f" {c!a}" for c in sorted(set(word.text)) if not c.isascii()) if kind in _ODD else ""
-                    message = says.format(word=shown(word), odd=seen.strip(), meant=" ".join(typo.meant))
-                    yield point(launch, line, word, message, expected, _edits(line, typo))
+                    odd = [f"{c!a}" for c in sorted(set(word.text)) if not c.isascii()] if kind in _ODD else []
+                    meant = " ".join(typo.meant)
+                    values = {"word": _short(shown(word)), "characters": " ".join(odd), "meant": _short(meant)}
+                    yield point(
+                        launch,
+                        line,
+                        word,
+                        message.format_map(values),
+                        expected,
+                        _edits(line, typo),
+                        label=label.format_map(values) if len(meant.split()) < 5 else expected,
+                    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 32 else text[:31] + "…"
 
 
 _ODD = (TypoKind.ODD_SPACE, TypoKind.SMART_QUOTE, TypoKind.UNICODE_DASH)
@@ -64,38 +78,55 @@ def launcher_option_single_dash(launch: Launch) -> Iterator[Finding]:
     """An option of the launcher has one dash instead of two.
 
     ## Why it matters
-    `-nproc_per_node=2` ends in `unrecognized arguments: -nproc_per_node=2`. Where the first letter is a real short option the
-    message misleads: `-rdzv_backend=c10d` is read as `-r dzv_backend=c10d` (`dzv_backend=c10d does not match: <^[0123]$>`), and
+    The launcher fails with `unrecognized arguments: -nproc_per_node=2`. If the first letter is a short option, the
+    message misleads: `-rdzv_backend=c10d` is read as `-r` (`dzv_backend=c10d does not match: <^[0123]$>`), and
     `-master_port` as `-m` (`ignored explicit argument 'aster_port=29555'`).
 
     ## Fix
     Write two dashes.
 
+    ## Example
+        error: unrecognized arguments: -nproc_per_node=2
+
+        # before
+        torchrun -nproc_per_node=2 train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
+
     ## Source
     argparse: `ArgumentParser._get_option_tuples`.
     """
-    yield from _found(launch, TypoKind.SINGLE_DASH, "{word} has one dash: expected {meant}", "two dashes")
+    yield from _typo_findings(launch, TypoKind.SINGLE_DASH, "{word} has only one dash", "use {meant}", "two dashes")
 
 
 @cause(
     "LAUNCH014", "stray-word-before-script", Severity.ERROR, signatures=(r"can't open file '[^']*/\d+': \[Errno 2\]",)
 )
 def stray_word_before_script(launch: Launch) -> Iterator[Finding]:
-    """A word that belongs to no option stands before the script and is taken for the script.
+    """A word before the script belongs to no option, so the launcher runs it as the script.
 
     ## Why it matters
-    An option takes one value: in `--nproc_per_node 4 8 train.py` the 8 becomes the script, every worker ends with `can't open
-    file '…/8': [Errno 2] No such file or directory`, and train.py is only its argument. In `CUDA_VISIBLE_DEVICES=0, 1 torchrun …`
-    the shell starts a program of the name 1: `1: command not found`.
+    In `--nproc_per_node 4 8 train.py` the script is 8: every worker fails with `can't open file '…/8': [Errno 2] No
+    such file or directory`. In `CUDA_VISIBLE_DEVICES=0, 1 torchrun …` the shell runs a program named 1: `1: command
+    not found`.
 
     ## Fix
-    Give one value per option and remove the other word; write lists without blanks.
+    Use one value per option, and no blanks in lists.
+
+    ## Example
+        can't open file '/home/me/8': [Errno 2] No such file or directory
+
+        # before
+        torchrun --nproc_per_node 4 8 train.py
+
+        # after
+        torchrun --nproc_per_node 4 train.py
     """
-    yield from _found(
-        launch, TypoKind.STRAY, "{word} is taken for the script: expected one value per option", "no word here"
-    )
-    says = "{word} ends at the blank, and the shell takes the next word for the program: expected {meant}"
-    yield from _found(launch, TypoKind.LIST, says, "no blank in the list")
+    message, label = "{word} would be run as the script", "one value per option"
+    yield from _typo_findings(launch, TypoKind.STRAY, message, label, "no word here")
+    message, label = "{word} ends at the blank", "the shell runs the next word"
+    yield from _typo_findings(launch, TypoKind.LIST, message, label, "no blank in the list")
 
 
 @cause(
@@ -108,13 +139,23 @@ def unicode_dash_in_option(launch: Launch) -> Iterator[Finding]:
     """An option begins with a typographic dash.
 
     ## Why it matters
-    Web pages and chat programs turn two hyphens into one long dash. The parser sees no option, so the word becomes the script:
-    one worker starts and ends with `can't open file '…/–nproc_per_node=2'`.
+    Web pages and chat programs replace two hyphens by one long dash. The launcher runs the word as the script, and
+    one worker fails with `can't open file '…/–nproc_per_node=2'`.
 
     ## Fix
-    Type the hyphens again.
+    Type the two hyphens again.
+
+    ## Example
+        can't open file '/home/me/–nproc_per_node=2': [Errno 2] No such file or directory
+
+        # before
+        torchrun –nproc_per_node=2 train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
     """
-    yield from _found(launch, TypoKind.UNICODE_DASH, "{word} begins with {odd}: expected {meant}", "ASCII hyphens")
+    message = "{word} begins with {characters}, not --"
+    yield from _typo_findings(launch, TypoKind.UNICODE_DASH, message, "use {meant}", "ASCII hyphens")
 
 
 @cause(
@@ -124,30 +165,50 @@ def unicode_dash_in_option(launch: Launch) -> Iterator[Finding]:
     signatures=(r"rendezvous endpoint '[^']*[“”‘’][^']*'",),
 )
 def smart_quote_in_option(launch: Launch) -> Iterator[Finding]:
-    """A word of the launch line holds typographic quotes.
+    """A word of the launch line has typographic quotes.
 
     ## Why it matters
-    To the shell they are letters like any other and stay in the value: `The hostname of the rendezvous endpoint
+    For the shell they are ordinary characters and stay in the value: `The hostname of the rendezvous endpoint
     '“127.0.0.1”:29555' must be a dot-separated list of labels, an IPv4 address, or an IPv6 address.`
 
     ## Fix
     Use ASCII quotes, or none.
+
+    ## Example
+        ValueError: The hostname of the rendezvous endpoint '“HOST0”:29400' must be a dot-separated list of labels, …
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=“HOST0”:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
-    yield from _found(launch, TypoKind.SMART_QUOTE, "{word} holds {odd}: expected {meant}", "ASCII quotes or none")
+    message = "{word} has typographic quotes"
+    yield from _typo_findings(launch, TypoKind.SMART_QUOTE, message, "use {meant}", "ASCII quotes or none")
 
 
 @cause("LAUNCH017", "no-break-space-in-command", Severity.ERROR)
 def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
-    """A blank of the launch line is a no-break space or another character that looks like one.
+    """A blank of the launch line is a no-break space or a similar character.
 
     ## Why it matters
-    The shell does not split words there, so that an option, its value and the script are one argument; torchrun then asks for
-    `training_script`, which is plainly there.
+    The shell does not split words there, so an option, its value and the script become one argument. torchrun then
+    reports `the following arguments are required: training_script`, although the script is on the line.
 
     ## Fix
     Type the blanks again.
+
+    ## Example
+        error: the following arguments are required: training_script, training_script_args
+
+        # before
+        torchrun --nproc_per_node=2<NBSP>train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
     """
-    yield from _found(launch, TypoKind.ODD_SPACE, "{word} holds {odd}: expected blanks: {meant}", "ASCII blanks")
+    message = "{word} has {characters} instead of a blank"
+    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the blanks again", "ASCII blanks")
 
 
 @cause(
@@ -157,17 +218,29 @@ def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
     signatures=(r"unknown option --?[a-z]\S* \S+", r"can't open file '[^']*\.py --?\S[^']*'"),
 )
 def arguments_quoted_together(launch: Launch) -> Iterator[Finding]:
-    """Quotes make one argument of several.
+    """Quotes join several arguments into one.
 
     ## Why it matters
-    argparse takes an argument with a blank in it for a positional: `'--nproc_per_node 2'` becomes the script (`unknown option
-    --nproc_per_node 2`), `'train.py --lr 1'` a file that is not there (`can't open file '…/train.py --lr 1'`). A whole command in
-    a quoted variable, `"$CMD"`, is the name of a program: `command not found`.
+    The launcher runs an argument with a blank as the script: `'--nproc_per_node 2'` gives `unknown option
+    --nproc_per_node 2`, and `'train.py --lr 1'` gives `can't open file '…/train.py --lr 1'`. A whole command in a
+    quoted variable, `"$CMD"`, is looked up as one program: `command not found`.
 
     ## Fix
-    Remove the quotes; in a script keep several options in a bash array.
+    Remove the quotes.
+
+    In a script, keep several options in a bash array.
+
+    ## Example
+        can't open file '/home/me/train.py --lr 1': [Errno 2] No such file or directory
+
+        # before
+        torchrun --nproc_per_node=2 'train.py --lr 1'
+
+        # after
+        torchrun --nproc_per_node=2 train.py --lr 1
     """
-    yield from _found(launch, TypoKind.JOINED, "{word} is one argument: expected {meant}", "separate arguments")
+    message = "{word} is quoted as one argument"
+    yield from _typo_findings(launch, TypoKind.JOINED, message, "use {meant}", "separate arguments")
 
 
 @cause("LAUNCH019", "spaces-around-equals", Severity.ERROR, signatures=(r"Unsupported nproc_per_node value: =",))
@@ -175,10 +248,20 @@ def spaces_around_equals(launch: Launch) -> Iterator[Finding]:
     """There are blanks around the = of an option.
 
     ## Why it matters
-    The option's value is then the sign itself, `Unsupported nproc_per_node value: =`, and the value after it is taken for the
-    script.
+    The value of the option is then the sign itself, `Unsupported nproc_per_node value: =`, and the launcher runs the
+    next word as the script.
 
     ## Fix
     Write the option, the sign and the value without blanks.
+
+    ## Example
+        ValueError: Unsupported nproc_per_node value: =
+
+        # before
+        torchrun --nproc_per_node = 2 train.py
+
+        # after
+        torchrun --nproc_per_node=2 train.py
     """
-    yield from _found(launch, TypoKind.SPACED_EQUALS, "{word} is split from its value: expected {meant}", "no blanks")
+    message = "{word} is separated from its value by blanks"
+    yield from _typo_findings(launch, TypoKind.SPACED_EQUALS, message, "use {meant}", "no blanks")

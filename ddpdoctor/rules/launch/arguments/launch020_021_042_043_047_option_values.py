@@ -1,4 +1,4 @@
-"""LAUNCH020, 021, 042, 043, 047: the grammars of torchrun's option values."""
+"""LAUNCH020, 021, 042, 043, 047: values of torchrun's options."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ddpdoctor.launch.rendezvous import parse_nnodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, replace_word, revalue, shown, spelled
 
-__all__ = ["bad", "told"]
+__all__ = ["bad", "source"]
 
 PRIVATE_BACKENDS = ("npu", "hpu", "mlu", "musa", "privateuseone", "gcu", "maia", "sdaa", "tpu", "neuron")
-"""Names of accelerators that plug into torch; torchrun (2.1 and newer) takes such a name where it is registered."""
+"""Names of accelerators that plug into torch; torchrun 2.1 and newer accepts them if they are registered."""
+ALLOWED_NPROC = "a number, gpu or auto"
 BACKENDS = ("static", "c10d", "etcd", "etcd-v2")
 CONFUSED = ("nccl", "gloo", "mpi", "ucc", "tcp", "env", "torch", "ncll", "cuda", "cpu", "file")
 
@@ -33,14 +34,15 @@ def bad(
     message: str,
     expected: str,
     value: str | None,
+    label: str,
 ) -> Finding:
-    """A finding about an option's value: at its word, or at the launcher when a PET_ variable gives it."""
+    """A finding about an option's value: at its word, or at the launcher if a PET_ variable sets it."""
     given = layer.given(dest)
-    if given is None:  # it came from PET_*: the option on the line wins
+    if given is None:  # a PET_ variable sets it: an option on the line overrides that
         edits = None if value is None else [after(layer.own[0], f"{spelled(layer, dest, launch.version)}={value}")]
         if layer.own[0].text != layer.program.text or (len(layer.own) > 1 and layer.own[1].text == "-m"):
             edits = None
-        return point(launch, line, layer.program, message, expected, edits)
+        return point(launch, line, layer.program, message, expected, edits, label=label)
     return point(
         launch,
         line,
@@ -48,7 +50,17 @@ def bad(
         message,
         expected,
         [revalue(given, quote(value))] if value else None,
+        label=label,
     )
+
+
+def source(setting: PlanSetting, dest: str) -> str:
+    """The option or the PET_ variable that sets a value."""
+    return f"PET_{dest.upper()}" if setting.origin == "variable" else "--" + dest.replace("_", "-")
+
+
+def _quoted(text: str, most: int = 20) -> str:
+    return repr(text if len(text) <= most else text[: most - 1] + "…")
 
 
 @cause(
@@ -65,12 +77,20 @@ def nproc_per_node_empty(launch: Launch) -> Iterator[Finding]:
     """--nproc-per-node has no value.
 
     ## Why it matters
-    Mostly a shell variable that is not set. `--nproc-per-node=$NGPU` becomes `Unsupported nproc_per_node value: ` with a
-    traceback inside torch/distributed/run.py; `--nproc-per-node $NGPU train.py` takes train.py for the number and asks for a
-    script.
+    Usually a shell variable is not set: `--nproc-per-node=$NGPU` fails with `Unsupported nproc_per_node value: `. In
+    `--nproc-per-node $NGPU train.py` torchrun reads train.py as the number and asks for a script.
 
     ## Fix
-    Set the variable, or write the number of processes, gpu, or auto.
+    Set the variable, or write a number, `gpu` or `auto`.
+
+    ## Example
+        ValueError: Unsupported nproc_per_node value:
+
+        # before
+        torchrun --nproc-per-node=$NGPU train.py
+
+        # after
+        torchrun --nproc-per-node=auto train.py
     """
     for line in launch.lines:
         layer, plan = line.agent, line.plan
@@ -87,34 +107,30 @@ def nproc_per_node_empty(launch: Launch) -> Iterator[Finding]:
                 launch,
                 line,
                 missing.word,
-                f"{shown(missing.word)} has no value: expected a number, gpu or auto",
-                "a number, gpu or auto",
+                f"{shown(missing.word)} has no value",
+                ALLOWED_NPROC,
                 [replace_word(missing.word, f"{missing.word.text}=auto")],
+                label=f"use {ALLOWED_NPROC}",
             )
         elif setting.value == "":
-            yield bad(
-                launch, line, layer, "nproc_per_node", setting,
-                told(setting, "nproc_per_node", "is empty: expected a number, gpu or auto"), "a number, gpu or auto", "auto",
-            )  # fmt: skip
+            text = f"{source(setting, 'nproc_per_node')} is empty"
+            label = "the variable is not set" if given is not None and "$" in line.source else f"use {ALLOWED_NPROC}"
+            yield bad(launch, line, layer, "nproc_per_node", setting, text, ALLOWED_NPROC, "auto", label)
         elif given is not None and given.value and _took_script(layer, given.value, given.is_joined):
             yield point(
                 launch,
                 line,
                 given.value_word,
-                f"{given.written} takes {given.value} as its number and no script is left: expected a number first",
-                "a number, gpu or auto",
+                f"{given.written} reads {given.value:.30} as its value",
+                ALLOWED_NPROC,
                 [after(given.word, "auto")],
+                label="write the number before the script",
             )
 
 
 def _took_script(layer: Layer, value: str, is_joined: bool) -> bool:
     missing = any(p.trouble is ParseProblemKind.NO_SCRIPT for p in layer.reading.problems)
     return not is_joined and value.endswith((".py", ".sh")) and missing
-
-
-def told(setting: PlanSetting, dest: str, rest: str) -> str:
-    """The option or the PET_ variable that gives the value, and what is wrong with it."""
-    return f"{f'PET_{dest.upper()}' if setting.origin == 'variable' else '--' + dest.replace('_', '-')} {rest}"
 
 
 @cause(
@@ -124,14 +140,23 @@ def told(setting: PlanSetting, dest: str, rest: str) -> str:
     signatures=(r"Unsupported nproc_per_node value: [A-Za-z\d.]+",),
 )
 def nproc_per_node_invalid(launch: Launch) -> Iterator[Finding]:
-    """--nproc-per-node is neither a positive number nor a word that torchrun knows.
+    """--nproc-per-node is neither a positive number nor a word that torchrun accepts.
 
     ## Why it matters
-    `ValueError: Unsupported nproc_per_node value: cuda` for unknown words (upper case counts as unknown, 2.0 too), and a bare
-    `AssertionError` without any text for 0 and negative numbers.
+    torchrun fails with `ValueError: Unsupported nproc_per_node value: cuda`; upper case and 2.0 are refused too. 0
+    and negative numbers fail with an `AssertionError` without a message.
 
     ## Fix
-    Give a positive number, gpu, cpu or auto.
+    Use a positive number, `gpu`, `cpu` or `auto`.
+
+    ## Example
+        ValueError: Unsupported nproc_per_node value: cuda
+
+        # before
+        torchrun --nproc-per-node=cuda train.py
+
+        # after
+        torchrun --nproc-per-node=gpu train.py
 
     ## Source
     torch/distributed/run.py: `determine_local_world_size`; WorkerSpec.__post_init__.
@@ -142,17 +167,9 @@ def nproc_per_node_invalid(launch: Launch) -> Iterator[Finding]:
         if value is None or value == "" or _is_nproc(value, launch.version):
             continue
         meant = _nproc(value)
-        text = f"is {value!r:.40}: expected a positive number, gpu, cpu or auto"
-        yield bad(
-            launch,
-            line,
-            layer,
-            "nproc_per_node",
-            setting,
-            told(setting, "nproc_per_node", text),
-            f"a number, such as {meant}",
-            meant,
-        )
+        text = f"{source(setting, 'nproc_per_node')} does not accept {_quoted(value)}"
+        label = "use a number, gpu, cpu, auto"
+        yield bad(launch, line, layer, "nproc_per_node", setting, text, f"a number, such as {meant}", meant, label)
 
 
 def _is_nproc(value: str, version: Version) -> bool:
@@ -183,11 +200,22 @@ def rdzv_backend_unknown(launch: Launch) -> Iterator[Finding]:
     """--rdzv-backend names a backend that torchrun does not have.
 
     ## Why it matters
-    `ValueError: The rendezvous backend 'nccl' is not registered. Did you forget to call `register`?` The rendezvous is where
-    the agents meet; nccl and gloo are backends of the process group. Names are lower case.
+    torchrun fails with `ValueError: The rendezvous backend 'nccl' is not registered. Did you forget to call
+    `register`?` nccl and gloo are backends of the process group, not of the rendezvous, and names are lower case.
 
     ## Fix
-    Use c10d for several nodes, or leave the option out for one.
+    Use `c10d` on several nodes.
+
+    On one node, remove the option.
+
+    ## Example
+        ValueError: The rendezvous backend 'nccl' is not registered.
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=nccl --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         asked = plan.asked
@@ -195,30 +223,25 @@ def rdzv_backend_unknown(launch: Launch) -> Iterator[Finding]:
             continue
         name = asked.lower()
         meant = name if name in BACKENDS else _nearly(name) or "c10d"
-        sure = name in (*CONFUSED, *BACKENDS, "") or meant == _nearly(name)
-        message = told(
-            plan.settings["rdzv_backend"],
-            "rdzv_backend",
-            f"is {asked!r:.40}: expected c10d, static, or a plug-in's name",
-        )
-        found = bad(
-            launch, line, layer, "rdzv_backend", plan.settings["rdzv_backend"], message, "c10d or static", meant
-        )
-        yield found.if_certain(sure)
+        is_certain = name in (*CONFUSED, *BACKENDS, "") or meant == _nearly(name)
+        setting = plan.settings["rdzv_backend"]
+        text = f"{source(setting, 'rdzv_backend')} does not accept {_quoted(asked)}"
+        finding = bad(launch, line, layer, "rdzv_backend", setting, text, "c10d or static", meant, f"use {meant}")
+        yield finding.if_certain(is_certain)
 
 
 def _nearly(name: str) -> str | None:
-    """The rendezvous backend of which a name is a typo: one character is another, is missing, or too many."""
-    return next((each for each in ("c10d", "static") if _slips(name, each) == 1), None)
+    """The rendezvous backend that a name misspells: one character is wrong, missing, or too many."""
+    return next((backend for backend in ("c10d", "static") if _mistakes(name, backend) == 1), None)
 
 
-def _slips(one: str, other: str) -> int:
-    """How many characters differ, more than one counted as two."""
+def _mistakes(one: str, other: str) -> int:
+    """How many characters differ; 2 for two or more."""
     longer, shorter = sorted((one, other), key=len, reverse=True)
     same = next((i for i, (a, b) in enumerate(zip(longer, shorter, strict=False)) if a != b), len(shorter))
     rest = longer[same + 1 :]
-    is_slip = rest == (shorter[same + 1 :] if len(longer) == len(shorter) else shorter[same:])
-    return 0 if longer == shorter else 1 if is_slip else 2
+    is_single = rest == (shorter[same + 1 :] if len(longer) == len(shorter) else shorter[same:])
+    return 0 if longer == shorter else 1 if is_single else 2
 
 
 @cause(
@@ -228,21 +251,31 @@ def _slips(one: str, other: str) -> int:
     signatures=(r"EtcdStubError", r"The 'etcd' module is required but not installed"),
 )
 def etcd_backend_not_installed(launch: Launch) -> Iterator[Finding]:
-    """--rdzv-backend=etcd needs a package and a server that torch does not bring.
+    """--rdzv-backend=etcd needs a package and a server that torch does not include.
 
     ## Why it matters
-    Without python-etcd the launcher ends with `EtcdStubError: The 'etcd' module is required but not installed.`
+    Without python-etcd torchrun fails with `EtcdStubError: The 'etcd' module is required but not installed.`
 
     ## Fix
-    c10d needs neither; or install python-etcd on every node and start the server.
+    Use `c10d`, which needs neither.
+
+    Or install python-etcd on every node and start the server.
+
+    ## Example
+        EtcdStubError: The 'etcd' module is required but not installed.
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=etcd --rdzv-endpoint=HOST0:2379 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         if plan.backend in ("etcd", "etcd-v2"):
             setting = plan.settings["rdzv_backend"]
-            text = f"is {plan.backend}: expected c10d, unless python-etcd and an etcd server are there"
-            message = told(setting, "rdzv_backend", text)
-            # a line does not show whether both are there
-            yield bad(launch, line, layer, "rdzv_backend", setting, message, "c10d", "c10d").if_certain(False)
+            text = f"{source(setting, 'rdzv_backend')}={plan.backend} needs python-etcd and an etcd server"
+            finding = bad(launch, line, layer, "rdzv_backend", setting, text, "c10d", "c10d", "c10d needs neither")
+            yield finding.if_certain(False)  # a line does not show whether they are installed
 
 
 @cause("LAUNCH047", "nnodes-invalid", Severity.ERROR, signatures=(r"nnodes=\S+ is not in",))
@@ -250,11 +283,20 @@ def nnodes_invalid(launch: Launch) -> Iterator[Finding]:
     """--nnodes is neither a number nor MIN:MAX.
 
     ## Why it matters
-    A traceback that does not name the option: `invalid literal for int() with base 10: '1-2'`, `AssertionError: min_nodes must
-    be > 0 and <= max_nodes`, or `nnodes=1:2:3 is not in "MIN:MAX" format`.
+    The traceback does not name the option: `invalid literal for int() with base 10: '1-2'`, `AssertionError:
+    min_nodes must be > 0 and <= max_nodes`, or `nnodes=1:2:3 is not in "MIN:MAX" format`.
 
     ## Fix
-    Give a number from 1, or MIN:MAX with MIN not above MAX.
+    Use a number from 1, or MIN:MAX with MIN at most MAX.
+
+    ## Example
+        ValueError: invalid literal for int() with base 10: 'two'
+
+        # before
+        torchrun --nnodes=two --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
 
     ## Source
     torch/distributed/run.py: `parse_min_max_nnodes`.
@@ -264,8 +306,9 @@ def nnodes_invalid(launch: Launch) -> Iterator[Finding]:
         if setting.value is None or setting.value == "" or parse_nnodes(setting.value) is not None:
             continue
         meant = _nnodes(setting.value)
-        text = f"is {setting.value!r:.40}: expected a number from 1, or MIN:MAX"
-        yield bad(launch, line, layer, "nnodes", setting, told(setting, "nnodes", text), meant or "a number", meant)
+        text = f"{source(setting, 'nnodes')} does not accept {_quoted(setting.value)}"
+        label = "use a number, or MIN:MAX"
+        yield bad(launch, line, layer, "nnodes", setting, text, meant or "a number", meant, label)
 
 
 def _nnodes(value: str) -> str | None:

@@ -1,4 +1,4 @@
-"""LAUNCH501: values that the launcher's parser refuses whatever they mean."""
+"""LAUNCH501: values that the parser of the launcher refuses, whatever they mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpdoctor.facts.torchrun_options import Option
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.arguments.launch002_009_to_012_052_option_errors import READERS, table
-from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, told
+from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, source
 from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace_word, shown
 
 KINDS = {"int": "a whole number", "float": "a number", "flag": "1 or 0"}
@@ -26,12 +26,12 @@ TROUBLES = (
     ParseProblemKind.INVALID_VALUE,
     ParseProblemKind.INVALID_CHOICE,
 )
-ELSEWHERE = ("nproc_per_node", "master_port")
-"""Options whose wrong values are causes of their own: LAUNCH020, ENV015."""
+OTHER_CAUSES = ("nproc_per_node", "master_port")
+"""Options whose wrong values have their own causes: LAUNCH020, ENV015."""
 IN_ENVIRON = ("standalone", "master_port")
-"""Variables whose wrong values are causes of their own: ENV010, ENV015."""
+"""Variables whose wrong values have their own causes: ENV010, ENV015."""
 AT_LEAST_ZERO = ("max_restarts", "shutdown_timeout")
-NOT_LEFT_OUT = ("node_rank", "machine_rank")
+NOT_REMOVED = ("node_rank", "machine_rank")
 """Without them the line means something else."""
 
 
@@ -50,15 +50,26 @@ NOT_LEFT_OUT = ("node_rank", "machine_rank")
     ),
 )
 def launcher_option_value_invalid(launch: Launch) -> Iterator[Finding]:
-    """An option of the launcher has a value that its parser refuses, or no value at all.
+    """An option of the launcher has a value that its parser refuses, or no value.
 
     ## Why it matters
-    `error: argument --node-rank/--node_rank: invalid int value: 'one'`, `invalid choice: 'thread'`, `ignored explicit argument
-    'true'` for an option that takes no value, or `expected one argument`, behind twenty lines of usage. A PET_ variable with
+    The launcher prints twenty lines of usage and `error: argument --node-rank/--node_rank: invalid int value: 'one'`,
+    `invalid choice: 'thread'`, `ignored explicit argument 'true'` or `expected one argument`. A PET_ variable with
     such a value stops even `torchrun --help`.
 
     ## Fix
-    Give the option a value of its kind; a flag such as --standalone takes none. accelerate wants its subcommand first.
+    Use a value that the option accepts.
+
+    A flag such as --standalone accepts none, and accelerate needs its subcommand first.
+
+    ## Example
+        error: argument --node-rank/--node_rank: invalid int value: 'one'
+
+        # before
+        torchrun --nnodes=2 --node-rank=one --master-addr=HOST0 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
 
     ## Source
     argparse: `ArgumentParser._get_values`; torch/distributed/argparse_util.py: `env`, `check_env`.
@@ -69,9 +80,10 @@ def launcher_option_value_invalid(launch: Launch) -> Iterator[Finding]:
                 yield from _in_words(launch, line, layer)
             for typo in layer.typos:
                 if typo.kind is TypoKind.NO_COMMAND:
-                    text = f"{shown(typo.words[0])} needs a subcommand first: expected {' '.join(typo.meant)}"
+                    meant = " ".join(typo.meant)
+                    text = f"{shown(typo.words[0])} without a subcommand"
                     edits = [after(typo.words[0], typo.meant[-1])]
-                    yield point(launch, line, typo.words[0], text, " ".join(typo.meant), edits)
+                    yield point(launch, line, typo.words[0], text, meant, edits, label=f"use {meant}")
     for line, layer, plan in agents(launch):
         yield from _in_settings(launch, line, layer, plan)
 
@@ -83,11 +95,11 @@ def _in_words(launch: Launch, line: LaunchLine, layer: Layer) -> Iterator[Findin
             continue
         option = options[problem.option.partition("/")[0]]
         is_torchs = layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)
-        if is_torchs and option.dest in ELSEWHERE and _has_a_cause(option, problem):
+        if is_torchs and option.dest in OTHER_CAUSES and _has_a_cause(option, problem):
             continue
-        expected, edits = _wanted(line, option, problem)
-        text = f"{shown(problem.word)} {_what(problem)}: expected {expected}"
-        yield point(launch, line, problem.word, text, expected, edits)
+        expected, edits = _correction(line, option, problem)
+        text = _message(problem)
+        yield point(launch, line, problem.word, text, expected, edits, label=f"expected {expected}")
 
 
 def _has_a_cause(option: Option, problem: ParseProblem) -> bool:
@@ -95,41 +107,41 @@ def _has_a_cause(option: Option, problem: ParseProblem) -> bool:
     return missing if option.dest == "nproc_per_node" else not missing
 
 
-def _what(problem: ParseProblem) -> str:
+def _message(problem: ParseProblem) -> str:
     if problem.trouble is ParseProblemKind.EXPECTED_VALUE:
-        return "has no value"
+        return f"{shown(problem.word)} has no value"
     if problem.trouble is ParseProblemKind.IGNORED_VALUE:
-        return "takes no value"
-    return f"is no value for {problem.option}"
+        return f"{shown(problem.word)}: this option has no value"
+    return f"{problem.option} does not accept {problem.value!r:.30}"
 
 
-def _wanted(line: LaunchLine, option: Option, problem: ParseProblem) -> tuple[str, list[SpanEdit] | None]:
-    """What was expected, and the edit where there is only one that makes sense."""
+def _correction(line: LaunchLine, option: Option, problem: ParseProblem) -> tuple[str, list[SpanEdit] | None]:
+    """What was expected, and the edit if only one makes sense."""
     word = problem.word
     if problem.trouble is ParseProblemKind.IGNORED_VALUE:
         flag, sign, value = word.text.partition("=")
         is_off = sign and value.lower() in ("0", "false", "no", "off", "f", "n")
         return "no value", list(remove(line, word)) if is_off else [replace_word(word, flag)] if sign else None
-    expected = f"one of {', '.join(option.choices)}" if option.choices else KINDS.get(option.kind, "a value")
-    whole = re.fullmatch(r".*?(\d+)(\.0*)?", problem.value)
+    expected = " or ".join(option.choices) if option.choices else KINDS.get(option.kind, "a value")
+    number = re.fullmatch(r".*?(\d+)(\.0*)?", problem.value)
     if (
         problem.trouble is ParseProblemKind.INVALID_VALUE
         and option.kind == "int"
-        and whole
+        and number
         and "=" not in problem.value
     ):
         prefix = word.text[: len(word.text) - len(problem.value)]
-        return expected, [replace_word(word, prefix + whole[1])]
+        return expected, [replace_word(word, prefix + number[1])]
     if problem.trouble is ParseProblemKind.INVALID_CHOICE and problem.value.lower() in option.choices:
         prefix = word.text[: len(word.text) - len(problem.value)]
         return expected, [replace_word(word, prefix + problem.value.lower())]
-    if option.default is None or option.dest in NOT_LEFT_OUT:
+    if option.default is None or option.dest in NOT_REMOVED:
         return expected, None
     return expected, _given_default(line, option, problem)
 
 
 def _given_default(line: LaunchLine, option: Option, problem: ParseProblem) -> list[SpanEdit]:
-    """The default: written out where the value is missing, the option taken away where the value is wrong."""
+    """Write the default if the value is missing; remove the option if the value is wrong."""
     word = problem.word
     if problem.trouble is ParseProblemKind.EXPECTED_VALUE:
         return [replace_word(word, f"{word.text}={option.default}")]
@@ -139,18 +151,18 @@ def _given_default(line: LaunchLine, option: Option, problem: ParseProblem) -> l
 
 
 def _in_settings(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan) -> Iterator[Finding]:
-    """Values that come from PET_ variables, and numbers below zero."""
+    """Values of PET_ variables, and numbers below zero."""
     for option in table(layer, launch.version):
         setting = plan.settings.get(option.dest)
         if setting is None or setting.value is None or option.kind not in KINDS:
             continue
         if option.dest in AT_LEAST_ZERO and (_integer(setting.value) or 0) < 0:
-            text = told(setting, option.dest, f"is {setting.value}: expected 0 or more")
-            yield bad(launch, line, layer, option.dest, setting, text, "0 or more", "0")
+            text = f"{source(setting, option.dest)} is {setting.value:.20}, below 0"
+            yield bad(launch, line, layer, option.dest, setting, text, "0 or more", "0", "use 0 or more")
         elif setting.origin == "variable" and option.dest not in IN_ENVIRON and _is_refused(option, setting):
             expected = KINDS[option.kind]
-            text = told(setting, option.dest, f"is {setting.value!r:.30}: expected {expected}")
-            yield point(launch, line, layer.program, text, expected)
+            text = f"{source(setting, option.dest)}={setting.value:.20} is not {expected}"
+            yield point(launch, line, layer.program, text, expected, label="reads this variable")
 
 
 def _is_refused(option: Option, setting: PlanSetting) -> bool:

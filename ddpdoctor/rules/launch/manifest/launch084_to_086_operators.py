@@ -1,4 +1,4 @@
-"""LAUNCH084 to 086: what Kubeflow's operators set for a pod, against the line that the pod runs."""
+"""LAUNCH084 to 086: what Kubeflow's operators set for a pod, compared with the line that the pod runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import agents, point, remove, revalue, shown
+from ddpdoctor.rules.launch.pointing import agents, option_text, point, remove, revalue, shown
 
 _OPERATORS = (Operator.PYTORCHJOB, Operator.TRAINJOB)
 _STARTS_ITSELF = re.compile(
@@ -29,14 +29,24 @@ def _uses(text: str, name: str) -> bool:
 
 @cause("LAUNCH084", "pod-without-launcher", Severity.WARNING)
 def pod_without_launcher(launch: Launch) -> Iterator[Finding]:
-    """A PyTorchJob pod with several GPUs runs the script once.
+    """A PyTorchJob pod with several GPUs runs the script in one process.
 
     ## Why it matters
-    The operator counts pods: RANK and WORLD_SIZE are theirs. `python train.py` is one process a pod, and all its GPUs but one
-    idle, unless the script starts processes itself.
+    The operator counts pods in RANK and WORLD_SIZE. `python train.py` is one process per pod, and all other GPUs of
+    the pod are idle, unless the script starts processes itself.
 
     ## Fix
-    Start the script with torchrun, one process a GPU.
+    Start the script with torchrun, one process per GPU.
+
+    ## Example
+        warning[LAUNCH084]: 1 process in a pod with 8 GPUs
+
+        # before
+        command: [python, train.py]
+
+        # after
+        command: [torchrun, --nnodes=$(WORLD_SIZE), --node-rank=$(RANK), --master-addr=$(MASTER_ADDR),
+                  --master-port=$(MASTER_PORT), --nproc-per-node=8, train.py]
     """
     for line in launch.lines:
         pod, program = line.pod, line.program
@@ -50,12 +60,13 @@ def pod_without_launcher(launch: Launch) -> Iterator[Finding]:
             continue
         if _pod_rank(program) is not None:
             continue
-        text = f"one process in a pod with {pod.gpus} GPUs: expected torchrun with one a GPU"
-        yield point(launch, line, program.program, text, "torchrun", [_torchrun(program, pod)])
+        text, edits = f"1 process in a pod with {pod.gpus} GPUs", [_torchrun(program, pod)]
+        label = f"use torchrun --nproc-per-node={pod.gpus}"
+        yield point(launch, line, program.program, text, "torchrun", edits, label=label)
 
 
 def _torchrun(program: Layer, pod: Pod) -> SpanEdit:
-    """Python and its options replaced by torchrun with what the operator sets."""
+    """Replace Python and its options by torchrun with the variables of the operator."""
     form = "${}" if pod.in_shell else "$({})"
     options = (
         ("nnodes", "WORLD_SIZE"),
@@ -63,11 +74,11 @@ def _torchrun(program: Layer, pod: Pod) -> SpanEdit:
         ("master-addr", "MASTER_ADDR"),
         ("master-port", "MASTER_PORT"),
     )
-    told = " ".join(f"--{option}={form.format(name)}" for option, name in options)
+    passed = " ".join(f"--{option}={form.format(name)}" for option, name in options)
     script = program.reading.script
     module = " -m" if program.given("module") is not None else ""
     assert script is not None
-    return SpanEdit(program.program.start, script.start, f"torchrun {told} --nproc-per-node={pod.gpus}{module} ")
+    return SpanEdit(program.program.start, script.start, f"torchrun {passed} --nproc-per-node={pod.gpus}{module} ")
 
 
 @cause(
@@ -80,42 +91,54 @@ def operator_settings_overridden(launch: Launch) -> Iterator[Finding]:
     """Options of the launch line contradict what the operator sets for the pods.
 
     ## Why it matters
-    torchrun's options win over the PET_ variables of the operator. A size that is not the number of pods, one node rank for
-    all or the address of another job make the pods wait for each other until the rendezvous times out.
+    Options of torchrun override the PET_ variables of the operator. A size that is not the number of pods, one node
+    rank for all pods or the address of another job makes the pods wait until the rendezvous times out.
 
     ## Fix
-    Leave out what the operator sets: --nnodes, --node-rank, --master-addr, --master-port and the rendezvous.
+    Remove the options that the operator sets.
+
+    These are --nnodes, --node-rank, --master-addr, --master-port and the rendezvous options.
+
+    ## Example
+        error[LAUNCH085]: --nnodes=2, but the PyTorchJob has 4 pods
+
+        # before
+        command: [torchrun, --nnodes=2, --nproc-per-node=8, train.py]
+
+        # after
+        command: [torchrun, --nproc-per-node=8, train.py]
     """
     for line, layer, plan in agents(launch):
         if line.pod is None or line.pod.operator not in _OPERATORS:
             continue
         for given, text, expected in _contradictions(layer, plan, line.pod):
             words = [given.word] if given.is_joined or given.value is None else [given.word, given.value_word]
-            yield point(launch, line, given.value_word, text, expected, remove(line, *words))
+            label = "remove it: the operator sets it"
+            yield point(launch, line, given.value_word, text, expected, remove(line, *words), label=label)
 
 
 def _contradictions(layer: Layer, plan: Plan, pod: Pod) -> Iterator[tuple[Given, str, str]]:
     nnodes, standalone, rank = layer.given("nnodes"), layer.given("standalone"), layer.given("node_rank")
     job = f"the {pod.operator.value} has {pod.pods} pods"
     if pod.pods is not None and pod.pods > 1 and standalone is not None and not plan.is_multinode:
-        yield standalone, f"--standalone, but {job}: expected the operator's rendezvous", "no --standalone"
+        yield standalone, f"--standalone, but {job}", "no --standalone"
     if (
         pod.pods is not None
         and nnodes is not None
         and plan.nnodes is not None
         and not plan.nnodes[0] <= pod.pods <= plan.nnodes[1]
     ):
-        yield nnodes, f"{shown(nnodes.word)}, but {job}: expected {pod.pods}", f"--nnodes={pod.pods}"
+        yield nnodes, f"{option_text(nnodes)}, but {job}", f"--nnodes={pod.pods}"
     static = plan.backend == "static" or (plan.backend is None and layer.given("rdzv_backend") is None)
     if rank is not None and static and plan.node_rank is not None and _is_shared(plan.node_rank, pod):
-        yield rank, f"{shown(rank.word)} for every pod, and {job}: expected the operator's", "no --node-rank"
+        yield rank, f"{option_text(rank)} on every pod, but {job}", "no --node-rank"
     address = layer.given("master_addr")
     if address is not None and is_known(address.value) and (wanted := _other_job(address.value or "", pod)):
-        yield address, f"{address.value} is no pod of {pod.name}: expected {wanted}", wanted
+        yield address, f"{address.value:.30} is not a pod of {pod.name:.20}", wanted
 
 
 def _is_shared(rank: int, pod: Pod) -> bool:
-    """Several pods are given this literal node rank, or a pod that cannot have it."""
+    """Several pods get this literal node rank, or a pod that cannot have it."""
     if pod.pods is None or pod.pods < 2:
         return False
     if pod.operator is Operator.TRAINJOB:
@@ -124,7 +147,7 @@ def _is_shared(rank: int, pod: Pod) -> bool:
 
 
 def _other_job(address: str, pod: Pod) -> str | None:
-    """The first pod's name, when the address is the first pod of a job with another name."""
+    """The first pod's name, if the address is the first pod of a job with another name."""
     if pod.name is None:
         return None
     if pod.operator is Operator.PYTORCHJOB:
@@ -136,14 +159,25 @@ def _other_job(address: str, pod: Pod) -> str | None:
 
 @cause("LAUNCH086", "pod-rank-used-as-process-rank", Severity.ERROR)
 def pod_rank_used_as_process_rank(launch: Launch) -> Iterator[Finding]:
-    """The index of the pod is used as the rank of a process, or the number of pods as that of processes.
+    """The index of the pod is used as a process rank, or the number of pods as the number of processes.
 
     ## Why it matters
-    RANK and WORLD_SIZE of a PyTorchJob count pods. With several GPUs a pod, ranks collide or GPUs idle: `Duplicate GPU detected`,
-    or a world smaller than it should be.
+    RANK and WORLD_SIZE of a PyTorchJob count pods. With several GPUs per pod, ranks collide (`Duplicate GPU
+    detected`) or GPUs are idle.
 
     ## Fix
-    Give them to torchrun as --node-rank=$RANK and --nnodes=$WORLD_SIZE, with --nproc-per-node for the GPUs of one pod.
+    Pass them to torchrun: `--node-rank=$RANK --nnodes=$WORLD_SIZE`.
+
+    --nproc-per-node is the number of GPUs of one pod.
+
+    ## Example
+        error[LAUNCH086]: --nproc-per-node=$(WORLD_SIZE) is the number of pods
+
+        # before
+        command: [torchrun, --nproc-per-node=$(WORLD_SIZE), train.py]
+
+        # after
+        command: [torchrun, --nproc-per-node=8, train.py]
     """
     for line in launch.lines:
         pod, program = line.pod, line.program
@@ -151,17 +185,19 @@ def pod_rank_used_as_process_rank(launch: Launch) -> Iterator[Finding]:
             continue
         given = _counted(line, pod)
         if given is not None:
-            text = f"{shown(given.word)} is the number of pods: expected {pod.gpus}, the GPUs of one"
-            yield point(launch, line, given.value_word, text, str(pod.gpus), [revalue(given, str(pod.gpus))])
+            text, edits = f"{option_text(given)} is the number of pods", [revalue(given, str(pod.gpus))]
+            label = f"use {pod.gpus}, the GPUs per pod"
+            yield point(launch, line, given.value_word, text, str(pod.gpus), edits, label=label)
         index = _pod_rank(program) if program.launcher is LauncherKind.PYTHON and line.starter is None else None
         if index is not None:
             word = program.reading.arguments[index]
-            text = f"{shown(word)} is the index of the pod, not of one of its {pod.gpus} processes: expected torchrun"
-            yield point(launch, line, word, text, "--node-rank=$RANK of torchrun", None)
+            text = f"{shown(word):.24} is the index of the pod, not of a process"
+            label = "use torchrun with --node-rank=$RANK"
+            yield point(launch, line, word, text, "--node-rank=$RANK of torchrun", None, label=label)
 
 
 def _counted(line: LaunchLine, pod: Pod) -> Given | None:
-    """--nproc-per-node that is given the number of pods, and that is another one."""
+    """--nproc-per-node that is set to the number of pods, if that is another number."""
     agent = line.agent
     given = None if agent is None or agent.is_garbled else agent.given("nproc_per_node")
     if given is None or pod.pods == pod.gpus:
@@ -170,7 +206,7 @@ def _counted(line: LaunchLine, pod: Pod) -> Given | None:
 
 
 def _pod_rank(program: Layer) -> int | None:
-    """Which argument of the script is $RANK, given as a rank."""
+    """Which argument of the script is $RANK, passed as a rank."""
     words = program.reading.arguments
     for i, word in enumerate(words):
         if not _uses(word.raw, "RANK"):

@@ -9,19 +9,19 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.findings import Evidence, Finding, Where
 
 DEFAULT_PORTS = {Operator.PYTORCHJOB: 23456, Operator.TRAINJOB: 29500}
-"""What the operator sets where the line names no port."""
+"""The port that the operator sets if the line has none."""
 
 
 def closing_policies(launch: Launch) -> Iterator[tuple[LaunchLine, Pod, int | None]]:
-    """One line for each policy that closes ports between the pods of a job on several nodes, with its master port."""
-    seen = set()
+    """One line for each policy that closes ports between the pods of a job on several nodes, with the job's master port."""
+    done = set()
     for line in launch.lines:
         pod, plan = line.pod, line.plan
-        if pod is None or pod.open_ports is None or (line.file, pod.policy_at) in seen:
+        if pod is None or pod.open_ports is None or (line.file, pod.policy_at) in done:
             continue
         if (pod.pods or 0) < 2 and not (plan is not None and plan.is_multinode):
             continue
-        seen.add((line.file, pod.policy_at))
+        done.add((line.file, pod.policy_at))
         given = line.agent is not None and (line.agent.given("master_port") or line.agent.given("rdzv_endpoint"))
         yield line, pod, plan.port if plan is not None and given else DEFAULT_PORTS.get(pod.operator)
 
@@ -43,5 +43,5 @@ def policy_finding(line: LaunchLine, pod: Pod, message: str) -> Finding:
     mark = pod.policy_at
     where = Where(file=line.file) if mark is None else Where(file=line.file, line=mark.line, column=mark.column)
     evidence = (Evidence("launch.pod.open_ports", open_ports_text(pod), "all TCP ports"),)
-    fix = "Add a rule without ports: from (and to) a podSelector with the labels of the job's own pods."
+    fix = "Allow all ports between the pods of the job: a rule without `ports`, from and to a podSelector with their labels."
     return Finding(message, evidence, fix=fix, where=where)

@@ -1,4 +1,4 @@
-"""Where a manifest says something about a pod."""
+"""The place in a manifest that a finding points at."""
 
 from __future__ import annotations
 

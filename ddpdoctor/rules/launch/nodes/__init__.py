@@ -1,1 +1,1 @@
-"""LAUNCH: lines of one job, one a node, that do not fit together."""
+"""LAUNCH: lines of one job, one per node, that do not fit together."""

@@ -1,4 +1,4 @@
-"""LAUNCH034 to 037, 039: the lines of one job, one a node, held against each other."""
+"""LAUNCH034 to 037, 039: the lines of one job, one per node, compared with each other."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def differing(
     name: str,
     severity: Severity | None = None,
 ) -> Iterator[Finding]:
-    """One finding when the nodes' values differ: the minority is to blame; on a tie both sides are named.
+    """One finding if the nodes' values differ: it is about the minority; on a tie it names both sides.
 
     Args:
-        value: what a node has, None when it is not known.
+        value: the value of a node, None if it is not known.
         option: the option that holds it, for the corrected line.
         name: how the message calls it.
     """
@@ -46,23 +46,24 @@ def differing(
     if len(counts) < 2:
         return
     (common, most), (_, second) = counts.most_common(2)
-    told = "; ".join(f"{_places([n for n, v in known if v == each])}: {each}" for each in counts)
-    blamed = [n for n, v in known if v != common]
-    tie = most == second
-    one = blamed[0] if len(blamed) == 1 and not tie else None
-    target = blamed[0]
+    values = [f"{each!s:.30} on {_names([n for n, v in known if v == each])}" for each in counts]
+    minority = [n for n, v in known if v != common]
+    is_tie = most == second
+    only = minority[0] if len(minority) == 1 and not is_tie else None
+    target = minority[0]
     finding = Finding(
-        f"{name} differs between the nodes ({told}): expected one value",
+        f"{name} differs: {', '.join(values[:4])}{', …' if len(values) > 4 else ''}",
         tuple(Evidence(f"launch.lines[{n.line.node}]", str(v), str(common)) for n, v in known[:16]),
-        where=_place(one) if one is not None else Where(),
+        where=_place(only) if only is not None else Where(),
         severity=severity,
+        label=f"use {common!s:.30}" if only is not None else "",
     )
     yield correcting(finding, launch, (target.line, _agreeing(launch, target, option, str(common))))
 
 
-def _places(nodes: list[Agent]) -> str:
-    """Lines by their number, nodes that brought their lines to a meeting by their names."""
-    hosts = [n.line.host for n in nodes if n.line.host and not any(each.name == "ssh" for each in n.line.layers)]
+def _names(nodes: list[Agent]) -> str:
+    """Lines by their node's number; the nodes of a running check by their host names."""
+    hosts = [n.line.host for n in nodes if n.line.host and not any(layer.name == "ssh" for layer in n.line.layers)]
     if len(hosts) == len(nodes):
         return ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
     indices = [str(n.line.node) for n in nodes]
@@ -75,7 +76,7 @@ def _place(node: Agent) -> Where:
 
 
 def _agreeing(launch: Launch, node: Agent, option: str, value: str) -> list[SpanEdit]:
-    """The edits that give an option of a node this value; none where it is a part of another option."""
+    """The edits that set an option of a node to this value; none if it is a part of another option."""
     name = ACCELERATE_NAMES.get(option, option) if node.layer.launcher is LauncherKind.ACCELERATE else option
     given = node.layer.given(name)
     if option in ("master_addr", "master_port") and node.plan.settings["rdzv_endpoint"].value:
@@ -93,18 +94,28 @@ def rdzv_backend_differs(
     """The nodes use different rendezvous backends.
 
     ## Why it matters
-    static and c10d are two protocols on one store: each side waits for keys that the other never writes, for 10 to 30 minutes.
-    Ranks that are started by hand do not meet those of torchrun either.
+    static and c10d use different keys in the store, so each side waits 10 to 30 minutes for keys that the other never
+    writes. Ranks started by hand cannot join those of torchrun either.
 
     ## Fix
-    Give every node the same --rdzv-backend.
+    Use the same `--rdzv-backend` on every node.
+
+    ## Example
+        error[LAUNCH034]: --rdzv-backend differs: c10d on node 0, static on node 1
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+        torchrun --nnodes=2 --node-rank=1 --rdzv-backend=static --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     if nodes is not None and any(node.form == Form.ENV for node in nodes.nodes):
-        found = split(nodes.nodes, lambda node: str(node.form))
-        if found is not None:
-            yield differs(
-                found, "how the nodes meet", "form", fix="Start all nodes in one way: torchrun, or ranks by hand."
-            )
+        forms = split(nodes.nodes, lambda node: str(node.form))
+        if forms is not None:
+            fix = "Start all nodes with torchrun, or all ranks by hand."
+            yield differs(forms, "the rendezvous method", "form", fix=fix)
     if only_met(nodes, launch):
         return
     assert launch is not None
@@ -115,27 +126,39 @@ def rdzv_backend_differs(
 
 @cause("LAUNCH035", "nnodes-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH038",))
 def nnodes_differs(launch: Launch, job: Job) -> Iterator[Finding]:
-    """The nodes were given different --nnodes.
+    """--nnodes differs between the nodes.
 
     ## Why it matters
-    With static rendezvous only the number of node rank 0 counts: where another node says more, the job trains and hangs at its
-    end; where rank 0 says more, it waits for a node that does not exist. With c10d the nodes wait for ever.
+    With static rendezvous only the value of node rank 0 counts: if another node has a larger one, the job hangs at
+    its end; if node rank 0 has a larger one, it waits for a node that does not exist. With c10d the nodes wait
+    forever.
 
     ## Fix
-    Give every node the same --nnodes.
+    Use the same `--nnodes` on every node.
+
+    ## Example
+        error[LAUNCH035]: --nnodes differs: 2 on node 0, 3 on node 1
+
+        # before
+        torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+        torchrun --nnodes=3 --node-rank=1 --master-addr=HOST0 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
     """
     nodes = job.nodes
     if nodes and all(n.plan.nnodes == (1, 1) for n in nodes):
         return
-    lucky = [n for n in nodes if _follows(n)]
-    rest = [n for n in nodes if n not in lucky]
+    followers = [n for n in nodes if _follows(n)]
+    rest = [n for n in nodes if n not in followers]
     yield from differing(launch, rest, _nnodes, "nnodes", "--nnodes")
-    if lucky and rest and not list(differing(launch, rest, _nnodes, "nnodes", "--nnodes")):
+    if followers and rest and not list(differing(launch, rest, _nnodes, "nnodes", "--nnodes")):
         yield from differing(launch, nodes, _nnodes, "nnodes", "--nnodes", Severity.WARNING)
 
 
 def _follows(node: Agent) -> bool:
-    """A static node above rank 0 without --nnodes: it takes the number of node rank 0, by luck."""
+    """A static node above rank 0 without --nnodes: it uses the number of node rank 0, by chance."""
     plan = node.plan
     return plan.backend == "static" and not plan.given("nnodes") and (plan.node_rank or 0) > 0
 
@@ -158,11 +181,24 @@ def duplicate_node_rank(
     """Two nodes have the same --node-rank.
 
     ## Why it matters
-    Two nodes of rank 0 on different machines both open a store and wait 15 minutes without an error; on one machine the second
-    says EADDRINUSE. The same rank above 0 twice leaves another rank empty.
+    Two nodes of rank 0 on different machines both open a store and wait 15 minutes without an error; on one machine
+    the second fails with `EADDRINUSE`. If a rank above 0 is used twice, another rank is missing.
 
     ## Fix
-    Give every node its own --node-rank from 0, or use c10d, which needs none.
+    Give every node its own `--node-rank` from 0.
+
+    Or use c10d, which needs none.
+
+    ## Example
+        error[LAUNCH036]: 2 nodes have --node-rank=0 (nodes 0, 1)
+
+        # before
+        torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+        torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
     """
     if nodes is not None:
         yield from _claimed_twice(nodes)
@@ -181,26 +217,28 @@ def duplicate_node_rank(
     for rank, count in ranks.items():
         if count > 1:
             same = [n for n in lines if n.plan.node_rank == rank]
+            is_second = count == 2 and rank > 0
             finding = Finding(
-                f"{count} nodes have --node-rank={rank} ({_places(same)}): expected each rank once",
+                f"{count} nodes have --node-rank={rank} ({_names(same)})",
                 tuple(Evidence(f"launch.lines[{n.line.node}]", str(rank), "a rank of its own") for n in same[:16]),
-                where=_place(same[1]) if count == 2 and rank > 0 else Where(),
+                where=_place(same[1]) if is_second else Where(),
+                label="use another rank" if is_second else "",
             )
             edits = _agreeing(launch, same[1], "node_rank", str(next(free, rank)))
             yield correcting(finding, launch, (same[1].line, edits))
 
 
 def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
-    """Nodes with one number, whose lines are not known here or say so in another way."""
+    """Nodes with the same rank whose lines are not known here or set it in another way."""
     groups: dict[int, list[Node]] = {}
     for node in nodes.nodes:
         if node.form == Form.STATIC and node.node_rank is not None:
             groups.setdefault(node.node_rank, []).append(node)
-    for rank, found in groups.items():
-        if len(found) > 1 and not (found[0].is_scheduled and len({node.machine for node in found}) == 1):
-            hosts = ", ".join(node.host for node in found[:8])
+    for rank, same in groups.items():
+        if len(same) > 1 and not (same[0].is_scheduled and len({node.machine for node in same}) == 1):
+            hosts = ", ".join(node.host for node in same[:8])
             yield Finding(
-                f"{len(found)} nodes have --node-rank={rank} ({hosts}): expected each rank once",
+                f"{len(same)} nodes have --node-rank={rank} ({hosts})",
                 (Evidence("nodes.node_rank", f"{rank} on {hosts}", "each rank once"),),
                 where=Where(node_rank=rank),
             )
@@ -211,11 +249,22 @@ def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
     """No node of the job has --node-rank 0.
 
     ## Why it matters
-    Nobody opens the store: all nodes are clients and wait up to half an hour without a line. Mostly the ranks were counted
-    from 1.
+    No node opens the store: all nodes are clients and wait up to 30 minutes without a message. Usually the ranks were
+    counted from 1.
 
     ## Fix
     Number the nodes from 0.
+
+    ## Example
+        error[LAUNCH037]: no node has --node-rank=0 (ranks: 1, 2)
+
+        # before
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
+        torchrun --nnodes=2 --node-rank=2 --master-addr=HOST0 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
     """
     nodes = _static(job)
     ranks = [n.plan.node_rank for n in nodes]
@@ -227,9 +276,9 @@ def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
             numbered == list(range(numbered[0], numbered[0] + len(numbered)))
             and numbered[-1] < nodes[0].plan.nnodes[-1]
         ):
-            return  # some of the job's lines are not here: rank 0 may be one of them
+            return  # lines of other nodes are missing: one of them may have rank 0
     finding = Finding(
-        f"no node has --node-rank=0, the ranks are {', '.join(str(r) for r in ranks[:16])}: expected 0 to {len(nodes) - 1}",
+        f"no node has --node-rank=0 (ranks: {', '.join(str(r) for r in ranks[:8])}{', …' if len(ranks) > 8 else ''})",
         tuple(
             Evidence(f"launch.lines[{n.line.node}]", str(n.plan.node_rank), str(i)) for i, n in enumerate(nodes[:16])
         ),
@@ -240,14 +289,25 @@ def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
 
 @cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def rdzv_id_differs(launch: Launch, job: Job) -> Iterator[Finding]:
-    """The nodes were given different --rdzv-id.
+    """--rdzv-id differs between the nodes.
 
     ## Why it matters
-    Nodes with different ids never see each other's keys, with c10d and with static rendezvous alike: all wait for 10 to 30
-    minutes. `$RANDOM` and the time of day differ on every node.
+    Nodes with different ids do not see each other's keys, with c10d and static rendezvous alike: all wait for 10 to
+    30 minutes. `$RANDOM` and the time of day differ on every node.
 
     ## Fix
-    Give every node the same --rdzv-id.
+    Use the same `--rdzv-id` on every node.
+
+    ## Example
+        error[LAUNCH039]: --rdzv-id differs: 1 on node 0, 2 on node 1
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-id=1 train.py
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-id=2 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-id=1 train.py
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-id=1 train.py
     """
     nodes = [n for n in job.nodes if n.plan.is_multinode and n.plan.is_standalone is False]
     yield from differing(launch, nodes, lambda n: n.plan.rdzv_id, "rdzv_id", "--rdzv-id")
@@ -255,7 +315,7 @@ def rdzv_id_differs(launch: Launch, job: Job) -> Iterator[Finding]:
 
 @duplicate_node_rank.look
 def not_joined(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """What all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.DUPLICATE_NODE_RANK)

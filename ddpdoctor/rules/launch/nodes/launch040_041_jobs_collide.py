@@ -1,4 +1,4 @@
-"""LAUNCH040, LAUNCH041: two jobs of one script that get into each other's way."""
+"""LAUNCH040, LAUNCH041: two jobs that use the same rendezvous id or port."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Agent = tuple[LaunchLine, Layer, Plan]
 
 
 def _together(launch: Launch) -> Iterator[tuple[Agent, Agent]]:
-    """Pairs of launches of one file on one host, the first of them still running when the second starts."""
-    found = [a for a in agents(launch) if a[0].node is None and a[0].layers[0].name != "ssh"]
-    for i, second in enumerate(found):
-        for first in found[:i]:
+    """Pairs of launches of one file on one host; the first is still running when the second starts."""
+    launches = [a for a in agents(launch) if a[0].node is None and a[0].layers[0].name != "ssh"]
+    for i, second in enumerate(launches):
+        for first in launches[:i]:
             if first[0].is_background and first[0].file == second[0].file and first[0].task_starter is None:
                 yield first, second
 
@@ -29,48 +29,59 @@ def _script(layer: Layer) -> str | None:
     return layer.reading.script.text if layer.reading.script is not None else None
 
 
-def _met(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
-    """Nodes of another job at this job's address and port. Where this job has the port, the other one is in trouble."""
+def _strangers(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
+    """Nodes of another job at this job's address and port. If this job owns the port, the other one will fail."""
     first = nodes.nodes[nodes.hosted_by]
     for other in nodes.strangers:
         shares_id = nodes.form == Form.C10D and other.rdzv_id == first.rdzv_id
         if not other.is_node or shares_id is not same_id:
             continue
-        what = f", under the same id {first.rdzv_id!r}" if same_id else ""
+        same = f" and id {first.rdzv_id!r}" if same_id else ""
         yield Finding(
-            f"another job meets at {first.master_addr}:{first.master_port}, too{what}: {other.title}; expected a port of its own"
-            f" for {first.script or 'this job'}",
+            f"another job uses {first.master_addr}:{first.master_port}{same}, too",
             (Evidence("nodes.strangers", other.title, "this job's nodes only"),),
+            fix=f"Give {first.script or 'this job'} its own port.",
+            about=other.title,
             where=Where(host=first.host, node_rank=first.node_rank, peer=other.host),
             severity=Severity.WARNING if nodes.is_main else None,
         )
 
 
 def _too_many(nodes: Nodes) -> Iterator[Finding]:
-    """Nodes without numbers, more than their job has: those of two jobs."""
+    """More c10d nodes than the job has: nodes of two jobs."""
     first, expected = nodes.nodes[nodes.hosted_by], nodes.expected
     if nodes.form == Form.C10D and expected is not None and len(nodes.nodes) > expected:
-        place = f"{first.master_addr}:{first.master_port} as {first.rdzv_id!r}"
         yield Finding(
-            f"{len(nodes.nodes)} nodes meet at {place} ({named(nodes.nodes)}), and the job has {expected}: expected an id and"
-            " a port of its own for each job",
+            f"{len(nodes.nodes)} nodes joined {first.master_addr}:{first.master_port}, but the job has only {expected}",
             (Evidence("nodes", str(len(nodes.nodes)), str(expected)),),
+            about=named(nodes.nodes),
         )
 
 
 @cause("LAUNCH040", "rdzv-id-shared", Severity.ERROR)
 def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
-    """Two jobs meet at one endpoint under the same --rdzv-id.
+    """Two jobs use one endpoint with the same --rdzv-id.
 
     ## Why it matters
-    Without --rdzv-id every job is called `none`. The second job waits inside the rendezvous of the first, and dies with
-    RendezvousConnectionError when that one ends.
+    Without --rdzv-id the id of every job is `none`. The second job waits in the rendezvous of the first, and fails
+    with `RendezvousConnectionError` when the first one ends.
 
     ## Fix
-    Give each job an id and a port of its own.
+    Give each job its own `--rdzv-id` and port.
+
+    ## Example
+        error[LAUNCH040]: HOST0:29400 with id 'none' is used by another job
+
+        # before
+        torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py &
+        torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 eval.py
+
+        # after
+        torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py &
+        torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29401 --rdzv-id=job2 eval.py
     """
     if nodes is not None:
-        yield from _met(nodes, same_id=True)
+        yield from _strangers(nodes, same_id=True)
         yield from _too_many(nodes)
     if only_met(nodes, launch):
         return
@@ -87,10 +98,9 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
             if given is not None
             else [after(second.own[-1], f"{spelled(second, 'rdzv_id', launch.version)}={name}")]
         )
-        text = f"another job of this file meets at {two.host}:{two.port} as {two.rdzv_id!r}, too: expected an id of its own"
-        yield point(
-            launch, line, second.program if given is None else given.value_word, text, "another --rdzv-id", edits
-        )
+        word = second.program if given is None else given.value_word
+        text = f"{two.host}:{two.port} with id {two.rdzv_id!r} is used by another job"
+        yield point(launch, line, word, text, "another --rdzv-id", edits, label=f"use --rdzv-id={name}")
 
 
 @cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR)
@@ -98,13 +108,26 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
     """Two jobs use the same master port on one node.
 
     ## Why it matters
-    The second job ends with EADDRINUSE; or, worse, its other nodes join the first job's store and start workers there.
+    The second job fails with `EADDRINUSE`, or its other nodes join the first job's store and start workers there.
 
     ## Fix
-    Give each job another --master-port; on one node leave it out, or use --standalone.
+    Give each job its own `--master-port`.
+
+    On one node leave it out, or use `--standalone`.
+
+    ## Example
+        error[LAUNCH041]: port 29500 is used by the previous job on this node
+
+        # before
+        torchrun --master-port=29500 --nproc-per-node=2 train.py &
+        torchrun --master-port=29500 --nproc-per-node=2 eval.py
+
+        # after
+        torchrun --master-port=29500 --nproc-per-node=2 train.py &
+        torchrun --master-port=29501 --nproc-per-node=2 eval.py
     """
     if nodes is not None:
-        yield from _met(nodes, same_id=False)
+        yield from _strangers(nodes, same_id=False)
     if only_met(nodes, launch):
         return
     assert launch is not None
@@ -117,5 +140,6 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
         edits = None if given is None else [revalue(given, str(one.port + 1))]
         if edits is None and not two.settings["rdzv_endpoint"].value:
             edits = [after(second.own[-1], f"{spelled(second, 'master_port', launch.version)}={one.port + 1}")]
-        text = f"port {two.port} is taken by the job before it on this node: expected another port"
-        yield point(launch, line, second.program if given is None else given.value_word, text, str(one.port + 1), edits)
+        word = second.program if given is None else given.value_word
+        text, expected = f"port {two.port} is used by the previous job on this node", str(one.port + 1)
+        yield point(launch, line, word, text, expected, edits, label=f"use port {expected}")

@@ -1,4 +1,4 @@
-"""LAUNCH070: nodes that each start a job of one node."""
+"""LAUNCH070: each node starts a job of one node."""
 
 from __future__ import annotations
 
@@ -23,24 +23,35 @@ if TYPE_CHECKING:
 
 @cause("LAUNCH070", "each-node-own-world", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
 def each_node_own_world(launch: Launch, job: Job) -> Iterator[Finding]:
-    """Every node forms a world of its own.
+    """Every node starts a separate job of one node.
 
     ## Why it matters
-    Everything seems to train, exit code 0: each node alone, with its own rank 0. Throughput does not grow, and the checkpoints
-    overwrite each other.
+    All nodes train and exit with 0, but each one alone, with its own rank 0. Throughput does not grow, and the
+    checkpoints overwrite each other.
 
     ## Fix
-    Give all nodes the same --nnodes and one endpoint.
+    Give all nodes the same `--nnodes` and one endpoint.
+
+    ## Example
+        error[LAUNCH070]: 2 nodes each start a separate job of one node
+
+        # before
+        torchrun --nproc-per-node=8 train.py
+        torchrun --nproc-per-node=8 train.py
+
+        # after
+        torchrun --nproc-per-node=8 --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+        torchrun --nproc-per-node=8 --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     yield from _one_line_for_many(launch)
-    unread = dict.fromkeys(each.launcher.value for line in launch.lines for each in line.unread)
+    unread = dict.fromkeys(layer.launcher.value for line in launch.lines for layer in line.unread)
     if unread and len(launch.lines) == 1:
         not_here(f"{' and '.join(unread)}: options not judged")
     nodes = job.nodes
     if not nodes or not all(_is_alone(n.plan) for n in nodes):
         return
     finding = Finding(
-        f"{len(nodes)} nodes, and every line starts a job of one node: expected --nnodes={len(nodes)} on all of them",
+        f"{len(nodes)} nodes each start a separate job of one node",
         tuple(Evidence(f"launch.lines[{n.line.node}]", "nnodes 1", f"nnodes {len(nodes)}") for n in nodes[:16]),
     )
     edits = _joined(launch, nodes[0].line, nodes[0].layer, nodes[0].plan, len(nodes))
@@ -48,7 +59,7 @@ def each_node_own_world(launch: Launch, job: Job) -> Iterator[Finding]:
 
 
 def _one_line_for_many(launch: Launch) -> Iterator[Finding]:
-    """A scheduler that starts one line on several nodes."""
+    """A scheduler starts one line on several nodes."""
     if len(launch.nodes) > 1:
         return
     for line, layer, plan in agents(launch):
@@ -57,9 +68,10 @@ def _one_line_for_many(launch: Launch) -> Iterator[Finding]:
             continue
         outer = line.task_starter
         assert outer is not None
-        text = f"{outer.name} starts it on {count} nodes, each a job of its own: expected --nnodes={count} and one endpoint"
+        text = f"{outer.name} starts {count} separate jobs of one node"
         edits = _joined(launch, line, layer, plan, count)
-        yield point(launch, line, layer.program, text, f"--nnodes={count}", edits)
+        label = f"add --nnodes={count} and an endpoint"
+        yield point(launch, line, layer.program, text, f"--nnodes={count}", edits, label=label)
 
 
 def _is_alone(plan: Plan) -> bool:
@@ -67,26 +79,26 @@ def _is_alone(plan: Plan) -> bool:
 
 
 def _joined(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan, count: int) -> list[SpanEdit]:
-    """The edits that give the line a number of nodes and a place to meet; none where they are given in another way."""
+    """The edits that add the number of nodes and an endpoint; none if other options set them."""
     options = [("nnodes", str(count))]
     if not plan.given("rdzv_endpoint") and not plan.given("master_addr"):
         options += [("rdzv_backend", "c10d"), ("rdzv_endpoint", f"{host0(line)}:29400")]
     given = layer.given("nnodes")
-    gone = [g.word for g in layer.reading.given if g.dest == "standalone"]
+    removed = [g.word for g in layer.reading.given if g.dest == "standalone"]
     if layer.given("rdzv_backend") is not None or (given is not None and not given.is_joined):
         return []
     if given is not None:
-        gone.append(given.word)
+        removed.append(given.word)
     text = " ".join(f"{spelled(layer, name, launch.version)}={value}" for name, value in options)
     return [
         SpanEdit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)),
-        *remove(line, *gone),
+        *remove(line, *removed),
     ]
 
 
 @each_node_own_world.look
 def own_worlds(log: Log) -> Iterator[Finding]:
-    """Several nodes each say that they are the only member."""
+    """Several nodes each report that they are the only member."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.rules.log.world_sizes import worlds_finding
 

@@ -1,4 +1,4 @@
-"""LAUNCH075, LAUNCH087: GPUs and scripts that are not the same on all nodes."""
+"""LAUNCH075, LAUNCH087: GPUs and scripts that differ between the nodes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ def uneven_gpus_per_node(nodes: Nodes) -> Iterator[Finding]:
     """The nodes have different numbers of GPUs, or start different numbers of ranks.
 
     ## Why it matters
-    Launchers that compute a rank as node_rank times the GPUs of a node (accelerate, mp.spawn scripts, deepspeed) leave holes or
-    give a rank twice, and all wait. torchrun accepts unequal numbers; a node that has lost a GPU is still worth a look.
+    Launchers that compute a rank as node_rank times GPUs per node (accelerate, mp.spawn scripts, deepspeed) skip
+    ranks or use one twice, and all ranks wait. torchrun accepts different numbers, but a node may have lost a GPU.
 
     ## Fix
-    Repair the node or leave it out, or give every node the same --nproc-per-node.
+    Repair the node, or leave it out.
+
+    Or use the same `--nproc-per-node` on every node.
+
+    ## Example
+        error[LAUNCH075]: the number of GPUs per node differs between nodes (node-1: 8; node-2: 7)
+
+        # before
+        accelerate launch --num_machines=2 --num_processes=16 --machine_rank=1 --main_process_ip=HOST0 train.py
+
+        # after
+        accelerate launch --num_machines=2 --num_processes=14 --machine_rank=1 --main_process_ip=HOST0 train.py
     """
     is_uniform = any(node.uniform for node in nodes.nodes)
     ranks = split(nodes.nodes, lambda node: str(node.nproc) if node.nproc and node.uniform else None)
     if ranks is not None:
-        yield differs(ranks, "the number of ranks of a node", "nproc")
+        yield differs(ranks, "the number of ranks per node", "nproc")
         return
-    found = split(nodes.nodes, lambda node: node.traits.get("gpu.count"))
-    if found is not None:
-        yield differs(
-            found, "the number of GPUs of a node", "gpu.count", severity=None if is_uniform else Severity.WARNING
-        )
+    gpus = split(nodes.nodes, lambda node: node.traits.get("gpu.count"))
+    if gpus is not None:
+        severity = None if is_uniform else Severity.WARNING
+        yield differs(gpus, "the number of GPUs per node", "gpu.count", severity=severity)
 
 
 @cause("LAUNCH087", "script-differs-across-nodes", Severity.WARNING)
@@ -40,13 +50,25 @@ def script_differs_across_nodes(nodes: Nodes) -> Iterator[Finding]:
     """The training script is not the same file on every node.
 
     ## Why it matters
-    A copy that was edited on one node runs other collectives than its peers: the job hangs or trains wrongly, and no message
-    says that the code differs.
+    A copy that was edited on one node runs other collectives than the other nodes: the job hangs or trains wrongly.
+    No message says that the code differs.
 
     ## Fix
-    Use one shared copy, or synchronise the nodes' copies before the launch: sha256sum tells which one differs.
+    Use one shared copy, or copy the script to all nodes again.
+
+    `sha256sum` shows which node differs.
+
+    ## Example
+        warning[LAUNCH087]: the text of train.py differs between nodes (node-1: 4be1…; node-2: 90c3…)
+
+        # before
+        ssh node-2 torchrun --nnodes=2 --node-rank=1 --master-addr=node-1 train.py
+
+        # after
+        scp train.py node-2:
+        ssh node-2 torchrun --nnodes=2 --node-rank=1 --master-addr=node-1 train.py
     """
-    found = split(nodes.nodes, lambda node: node.script_hash or None)
-    if found is not None:
+    hashes = split(nodes.nodes, lambda node: node.script_hash or None)
+    if hashes is not None:
         name = next((node.script for node in nodes.nodes if node.script), "the script")
-        yield differs(found, f"the text of {name}", "script_hash")
+        yield differs(hashes, f"the text of {name}", "script_hash")

@@ -1,4 +1,4 @@
-"""ENV020 where a line shows it by itself: every node puts in its own hostname as the master's address."""
+"""ENV020 on a single line: every node uses its own host name as the master address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET, Operator.PYTORCH
 
 
 def own_masters(launch: Launch) -> Iterator[Finding]:
-    """One finding for each line that all nodes run, or for the first of the lines of several nodes."""
+    """One finding for each line that all nodes run, or for the first line of several nodes."""
     several = launch.nodes
     for line in launch.lines if len(several) < 2 else ():
         word, match = _own(line)
@@ -33,20 +33,22 @@ def own_masters(launch: Launch) -> Iterator[Finding]:
         if line.layer(LauncherKind.SRUN) is not None:
             at = word.start + match.start()
             edits = [SpanEdit(at, word.start + match.end(), escape(FIRST_HOST, word.context))]
-        yield point(launch, line, word, _told(match), "one address for all nodes", edits)
-    own = [(line, *_own(line)) for line in several]
-    found = [(line, word, match) for line, word, match in own if match is not None]
-    if len(several) > 1 and len(found) == len(several):
-        line, word, match = found[0]
-        yield point(launch, line, word, _told(match), "one address for all nodes", None)
+        yield _own_master(launch, line, word, match, edits)
+    own = [(line, word, match) for line in several for word, match in (_own(line),) if match is not None]
+    if len(several) > 1 and len(own) == len(several):
+        yield _own_master(launch, *own[0], None)
 
 
-def _told(match: re.Match[str]) -> str:
-    return f"{match[0]} is each node's own name, so that every node is its own master: expected the name of node rank 0"
+def _own_master(
+    launch: Launch, line: LaunchLine, word: Word | None, match: re.Match[str], edits: list[SpanEdit] | None
+) -> Finding:
+    text = f"{match[0]:.36} makes every node its own master"
+    expected = "one address for all nodes"
+    return point(launch, line, word, text, expected, edits, label=f"use {expected}")
 
 
 def _own(line: LaunchLine) -> tuple[Word | None, re.Match[str] | None]:
-    """The word of the master's address that each node expands for itself."""
+    """The word of the master address that each node expands for itself."""
     plan = line.plan
     if plan is not None and (not plan.is_multinode or plan.is_standalone):
         return None, None
@@ -54,7 +56,7 @@ def _own(line: LaunchLine) -> tuple[Word | None, re.Match[str] | None]:
     if line.agent is not None:
         given = line.agent.given("rdzv_endpoint") or line.agent.given("master_addr")
         words = [] if given is None else [given.value_word]
-        words += [each for word in words if (each := _set_inside(line, word)) is not None]
+        words += [assignment for word in words if (assignment := _set_inside(line, word)) is not None]
     for word in words:
         pattern = _IN_DOUBLE if word.context == '"' else _IN_SINGLE
         inside = bool(word.context) or (line.task_starter is None and (line.node is not None or line.pod is not None))
@@ -65,19 +67,19 @@ def _own(line: LaunchLine) -> tuple[Word | None, re.Match[str] | None]:
 
 
 def _set_inside(line: LaunchLine, word: Word) -> Word | None:
-    """The assignment, in the text for the shell of each task, of the variable that stands in a word."""
+    """The assignment, in the text for the shell of each task, of the variable that a word contains."""
     shell = next((layer.own[-1] for layer in line.layers if layer.is_shell_text), None)
     name = re.search(r"\$\{?(\w+)", word.raw)
     if shell is None or name is None or shell.context or re.search(r"\b(if|case)\b|\|\||\[ ", shell.raw):
         return None
-    found = re.search(rf"\b{name[1]}=[^;&|\n]*", shell.raw)
-    if found is None:
+    assigned = re.search(rf"\b{name[1]}=[^;&|\n]*", shell.raw)
+    if assigned is None:
         return None
-    return Word("", found[0], shell.start + found.start(), shell.start + found.end(), shell.raw[:1])
+    return Word("", assigned[0], shell.start + assigned.start(), shell.start + assigned.end(), shell.raw[:1])
 
 
 def _runs_on_many(line: LaunchLine) -> bool:
-    """A scheduler or Kubernetes starts this very line on several nodes."""
+    """A scheduler or Kubernetes starts this line on several nodes."""
     if line.pod is not None:
         return line.pod.operator in _COPIES and (line.pod.pods or 0) > 1 and line.pod.role != "Master"
     if line.task_starter is None:

@@ -1,4 +1,4 @@
-"""LAUNCH036 where a line shows it by itself: a scheduler or Kubernetes starts it on every node with one node rank."""
+"""LAUNCH036 on a single line: a scheduler or Kubernetes starts it on every node with the same node rank."""
 
 from __future__ import annotations
 
@@ -23,28 +23,25 @@ _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
 def same_for_all(launch: Launch) -> Iterator[Finding]:
-    """One finding for each line that all nodes run with the same literal node rank, or with none."""
+    """One finding for each line that all nodes run with the same literal node rank, or without one."""
     for line, layer, plan in agents(launch):
         copies, starter = _copies(line)
         if copies < 2 or plan.node_rank is None or plan.backend != "static" or not plan.is_multinode:
             continue
         if not (plan.given("master_addr") or plan.settings["rdzv_endpoint"].value or plan.given("node_rank")):
-            continue  # nothing says where they meet: LAUNCH025
+            continue  # no rendezvous address: LAUNCH025
         given = layer.given("node_rank")
         if given is not None and EARLY.search(given.value_word.raw):
-            continue  # the batch script's shell made it 0: LAUNCH059
-        said = (
-            f"with --node-rank={plan.node_rank}"
-            if plan.given("node_rank")
-            else "and without --node-rank each is rank 0"
-        )
-        text = f"{starter} starts this line on {copies} nodes {said}: expected each node's own index"
+            continue  # the batch script's shell expands it to 0: LAUNCH059
+        rank = f"with --node-rank={plan.node_rank}" if plan.given("node_rank") else "without --node-rank"
+        text = f"{starter} starts {copies} nodes {rank}"
         word = layer.program if given is None else given.value_word
-        yield point(launch, line, word, text, "the node's index", _fixed(line, layer, plan, launch.version))
+        edits = _fixed(line, layer, plan, launch.version)
+        yield point(launch, line, word, text, "the node's index", edits, label="use each node's own index")
 
 
 def _copies(line: LaunchLine) -> tuple[int, str]:
-    """On how many nodes this very line runs, and who starts it."""
+    """On how many nodes this line runs, and what starts it."""
     if line.pod is not None:
         several = line.pod.operator in _COPIES and line.pod.pods
         return (line.pod.pods or 0, f"the {line.pod.operator.value}") if several else (0, "")
@@ -55,7 +52,7 @@ def _copies(line: LaunchLine) -> tuple[int, str]:
 
 
 def _fixed(line: LaunchLine, layer: Layer, plan: Plan, version: Version) -> list[SpanEdit] | None:
-    """The index of the node, put in by a shell inside the task."""
+    """The index of the node, expanded by a shell inside the task."""
     index = "$JOB_COMPLETION_INDEX" if line.pod is not None else "$SLURM_NODEID"
     if line.pod is not None and line.pod.operator is Operator.STATEFULSET:
         index = "${HOSTNAME##*-}"

@@ -15,7 +15,7 @@ from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.startup import LookupKind, LookupResult, Startup
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import before, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.pointing import base_name, before, point, remove, replace_word, shown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -31,7 +31,7 @@ def is_python(word: Word) -> bool:
 
 
 def _named(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, Word]]:
-    """The innermost layers that name a script, where the words can be trusted."""
+    """The innermost layers that name a script, if their words can be read."""
     for line in launch.lines:
         layer = line.starter or line.program
         if layer is not None and layer.reading.script is not None and not layer.is_garbled:
@@ -58,11 +58,23 @@ def script_not_found(launch: Launch, startup: Startup | None = None) -> Iterator
     """The script does not exist where the launcher looks for it.
 
     ## Why it matters
-    torchrun does not look: the nodes meet first, then every worker ends with `can't open file '…': [Errno 2] No such file or
-    directory`, far above a ChildFailedError with exit code 2. Where only one node lacks the file, the others hang.
+    torchrun does not check it: the nodes join first, then every worker fails with `can't open file '…': [Errno 2] No
+    such file or directory`, far above a ChildFailedError with exit code 2. If only one node lacks the file, the
+    others hang.
 
     ## Fix
-    Give a path that exists on every node, relative to the folder where the launcher starts, or -m and a module.
+    Use a path that exists on every node.
+
+    It is relative to the folder where the launcher starts. Or use `-m` and a module.
+
+    ## Example
+        can't open file '/home/me/trian.py': [Errno 2] No such file or directory
+
+        # before
+        torchrun --nproc-per-node=2 trian.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, script in _named(launch):
         facts = line.script
@@ -74,37 +86,43 @@ def script_not_found(launch: Launch, startup: Startup | None = None) -> Iterator
         if facts.similar is not None and script.known is not None:
             folder = script.text.rpartition("/")
             edits = [replace_word(script, f"{folder[0]}{folder[1]}{facts.similar}")]
-        hint = f"; {facts.similar} is there" if facts.similar else ""
-        yield point(
-            launch,
-            line,
-            script,
-            f"{facts.path} does not exist{hint}: expected an existing script",
-            "an existing file",
-            edits,
-        )
+        label = f"did you mean {facts.similar}?" if facts.similar else "no such file"
+        text = f"{_cut(script)} does not exist"
+        place = facts.path.removesuffix(script.text).rstrip("/")
+        if place != facts.path and len(text) + len(place) < 58:
+            text += f" in {place}"
+        # A job file is written for another machine: without a script of nearly this name here, it may well be right.
+        severity = Severity.NOTE if line.file is not None and facts.similar is None else None
+        yield point(launch, line, script, text, "an existing file", edits, label=label, severity=severity)
     if startup is not None:
         yield from _missing_modules(launch, startup)
 
 
+def _cut(word: Word) -> str:
+    """A path as written; only its end if it is long."""
+    text = shown(word)
+    return text if len(text) <= 40 else "…" + text[-39:]
+
+
 def _missing_modules(launch: Launch, startup: Startup) -> Iterator[Finding]:
-    """Modules after -m that the interpreter of the line does not find; a launcher's own package is LAUNCH522's."""
+    """Modules after -m that the interpreter of the line does not find; for packages of launchers see LAUNCH522."""
     line = launch.lines[0]
-    for each in startup.lookups:
-        if each.kind is not LookupKind.MODULE or each.result is not LookupResult.MISSING:
+    for lookup in startup.lookups:
+        if lookup.kind is not LookupKind.MODULE or lookup.result is not LookupResult.MISSING:
             continue
-        word = next((word for word in line.argv if word.text == each.name), None)
-        if word is None or each.missing in ("torch", "accelerate", "deepspeed"):
+        word = next((word for word in line.argv if word.text == lookup.name), None)
+        if word is None or lookup.missing in ("torch", "accelerate", "deepspeed"):
             continue
-        hint = f"; did you mean `{each.similar}`?" if each.similar else ""
-        edits = None if each.similar is None else [replace_word(word, each.similar)]
-        text = f"{each.place} finds no module `{each.missing}`{hint}"
-        severity = None if each.is_local else Severity.WARNING
-        found = point(launch, line, word, text, each.similar or "an existing module", edits, severity=severity)
-        label = f"did you mean {each.similar}?" if each.similar else "no such module"
-        why = f"Every rank ends with `No module named {each.missing}`, exit code 1."
-        fix = "Correct the name, or start the line in the folder that holds the module (or add that folder to PYTHONPATH)."
-        yield replace(found.if_certain(each.is_local), label=label, why=why, fix=fix)
+        hint = f"; did you mean `{lookup.similar}`?" if lookup.similar else ""
+        edits = None if lookup.similar is None else [replace_word(word, lookup.similar)]
+        text = f"{lookup.place} has no module `{lookup.missing}`{hint}"
+        severity = None if lookup.is_local else Severity.WARNING
+        expected = lookup.similar or "an existing module"
+        label = f"did you mean {lookup.similar}?" if lookup.similar else "no such module"
+        finding = point(launch, line, word, text, expected, edits, label=label, severity=severity)
+        why = f"Every rank fails with `No module named {lookup.missing}`, exit code 1."
+        fix = "Correct the name, start the line in the folder of the module, or add that folder to PYTHONPATH."
+        yield replace(finding.if_certain(lookup.is_local), why=why, fix=fix)
 
 
 def _is_python(layer: Layer, script: Word) -> bool:
@@ -119,41 +137,63 @@ def _is_python(layer: Layer, script: Word) -> bool:
     signatures=(r"can't open file '[^']*/python[\d.]*': \[Errno 2\]", r"^python3? FAILED"),
 )
 def interpreter_before_script(launch: Launch) -> Iterator[Finding]:
-    """python stands between the launcher and the script.
+    """python is written between the launcher and the script.
 
     ## Why it matters
-    The launcher starts Python itself and takes the word for the script: `can't open file '…/python': [Errno 2] No such file or
-    directory`, and the summary says `python FAILED`.
+    The launcher starts Python itself and runs the word as the script. Every worker fails with `can't open file
+    '…/python': [Errno 2] No such file or directory`, and the summary says `python FAILED`.
 
     ## Fix
-    Remove python, or add --no-python.
+    Remove `python`, or add `--no-python`.
+
+    ## Example
+        can't open file '/home/me/python': [Errno 2] No such file or directory
+
+        # before
+        torchrun --nproc-per-node=2 python train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, script in _named(launch):
         if layer.launcher is LauncherKind.PYTHON or not is_python(script):
             continue
         if any(layer.given(dest) for dest in ("no_python", "module", "run_path")):
             continue
-        gone = [script]
+        removed = [script]
         for word in layer.reading.arguments:
             if not word.text.startswith("-") or word.text in ("-m", "-c"):
                 break
-            gone.append(word)
-        text = f"{layer.name} starts Python itself and takes {shown(script)} for the script: expected the script"
-        runs_text = len(gone) <= len(layer.reading.arguments) and layer.reading.arguments[len(gone) - 1].text == "-c"
-        edits = [before(script, "--no-python")] if runs_text else list(remove(line, *gone))
-        yield point(launch, line, script, text, "the script", edits)
+            removed.append(word)
+        arguments = layer.reading.arguments
+        runs_text = len(removed) <= len(arguments) and arguments[len(removed) - 1].text == "-c"
+        edits = [before(script, "--no-python")] if runs_text else list(remove(line, *removed))
+        text = f"{_cut(script)} would be run as the script"
+        yield point(launch, line, script, text, "the script", edits, label=f"{layer.name} starts Python itself")
 
 
 @cause("LAUNCH005", "no-python-script-not-executable", Severity.ERROR)
 def no_python_script_not_executable(launch: Launch) -> Iterator[Finding]:
-    """--no-python is given a script that cannot be executed.
+    """--no-python is given with a script that cannot be executed.
 
     ## Why it matters
-    The word is executed as a program: looked up on PATH, not in the working folder. `FileNotFoundError: [Errno 2] No such file
-    or directory: 'train.py'` although the file is there, `PermissionError` without the executable bit.
+    The script is executed as a program, which is looked up on PATH, not in the working folder: `FileNotFoundError:
+    [Errno 2] No such file or directory: 'train.py'` although the file exists. Without the executable bit it fails
+    with `PermissionError`.
 
     ## Fix
-    Remove --no-python; or give ./train.py a first line `#!/usr/bin/env python` and chmod +x.
+    Remove `--no-python`.
+
+    Or give ./train.py a first line `#!/usr/bin/env python` and run `chmod +x train.py`.
+
+    ## Example
+        FileNotFoundError: [Errno 2] No such file or directory: 'train.py'
+
+        # before
+        torchrun --nproc-per-node=2 --no-python train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, script in _named(launch):
         flag = _flag(layer, "no_python")
@@ -164,23 +204,24 @@ def no_python_script_not_executable(launch: Launch) -> Iterator[Finding]:
         facts, is_python = line.script, script.text.endswith(".py")
         exists = facts is not None and facts.exists
         if "/" not in script.text and (is_python or (exists and script.text.endswith(".sh"))):
-            problem = "is looked up on PATH, not in this folder"
+            problem = "not on PATH"
         elif facts is not None and exists and facts.is_executable is False:
-            problem = "is not executable"
+            problem = "not executable"
         elif facts is not None and exists and is_python and facts.has_shebang is False:
-            problem = "has no #! line"
+            problem = "no #! line"
         else:
             continue
-        wanted, edits = f"no {shown(flag)}", list(remove(line, flag))
+        expected, label, edits = f"no {shown(flag)}", f"remove {shown(flag)}", list(remove(line, flag))
         if not is_python:
-            wanted = f"./{script.text}" if "/" not in script.text else "chmod +x"
+            expected = f"./{script.text}" if "/" not in script.text else "chmod +x"
+            label = f"use {expected}" if "/" not in script.text else "run chmod +x on the script"
             edits = (
                 [SpanEdit(script.start, script.start, "./")]
                 if "/" not in script.text and facts and facts.is_executable
                 else []
             )
-        text = f"{shown(flag)} executes {script.text}, which {problem}: expected {wanted}"
-        yield point(launch, line, flag, text, wanted, edits or None)
+        text = f"{shown(flag)} cannot run {base_name(script.text)}: {problem}"
+        yield point(launch, line, flag, text, expected, edits or None, label=label)
 
 
 @cause(
@@ -190,13 +231,23 @@ def no_python_script_not_executable(launch: Launch) -> Iterator[Finding]:
     signatures=(r"Error while finding module specification for '[^']*/[^']*'",),
 )
 def module_given_as_path(launch: Launch) -> Iterator[Finding]:
-    """-m is given a path instead of a module's name.
+    """-m is given a path instead of a module name.
 
     ## Why it matters
-    `Error while finding module specification for 'pkg/train.py' (ModuleNotFoundError: No module named 'pkg/train')`.
+    Every worker fails with `Error while finding module specification for 'pkg/train.py' (ModuleNotFoundError: No
+    module named 'pkg/train')`.
 
     ## Fix
-    Write the name with dots and without .py, or remove -m.
+    Write the name with dots and without .py, or remove `-m`.
+
+    ## Example
+        Error while finding module specification for 'pkg/train.py' (ModuleNotFoundError: No module named 'pkg/train')
+
+        # before
+        torchrun --nproc-per-node=2 -m pkg/train.py
+
+        # after
+        torchrun --nproc-per-node=2 -m pkg.train
     """
     for line, layer, script in _named(launch):
         if layer.given("module") is not None and "/" in script.text and script.known:
@@ -213,14 +264,23 @@ def module_given_as_path(launch: Launch) -> Iterator[Finding]:
     ),
 )
 def module_given_with_suffix(launch: Launch) -> Iterator[Finding]:
-    """-m is given a module's name that ends in .py.
+    """-m is given a module name that ends in .py.
 
     ## Why it matters
-    Python imports `train` to look for `train.py` inside it: a script without main guard trains once as a side effect, on every
-    rank alone, and then fails with `__path__ attribute not found on 'train'`.
+    Python imports `train` to look for `train.py` inside it. A script without a main guard trains once at import, on
+    every rank separately, and then fails with `__path__ attribute not found on 'train'`.
 
     ## Fix
-    Remove .py, or -m.
+    Remove `.py`, or `-m`.
+
+    ## Example
+        ModuleNotFoundError: __path__ attribute not found on 'train' while trying to find 'train.py'
+
+        # before
+        torchrun --nproc-per-node=2 -m train.py
+
+        # after
+        torchrun --nproc-per-node=2 -m train
     """
     for line, layer, script in _named(launch):
         if (
@@ -229,15 +289,16 @@ def module_given_with_suffix(launch: Launch) -> Iterator[Finding]:
             and script.text.endswith(".py")
             and script.known
         ):
-            yield _module(launch, line, script, "a file's name")
+            yield _module(launch, line, script, "a file name")
 
 
-def _module(launch: Launch, line: LaunchLine, script: Word, what: str) -> Finding:
+def _module(launch: Launch, line: LaunchLine, script: Word, kind: str) -> Finding:
     name = script.text.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
     edits: list[SpanEdit] | None = [replace_word(script, name)]
     if name.startswith(".") or not re.fullmatch(r"[\w.]+", name):
         edits = None
-    return point(launch, line, script, f"-m takes a module, {shown(script)} is {what}: expected {name}", name, edits)
+    text = f"-m {_cut(script)}: {kind}, not a module"
+    return point(launch, line, script, text, name, edits, label=f"use {name}")
 
 
 @cause(
@@ -250,18 +311,27 @@ def no_python_with_module(launch: Launch) -> Iterator[Finding]:
     """--no-python and -m are given together.
 
     ## Why it matters
-    `ValueError: Don't use both the '--no-python' flag and the '--module' flag at the same time.`
+    torchrun fails with `ValueError: Don't use both the '--no-python' flag and the '--module' flag at the same time.`
 
     ## Fix
-    Keep -m for a module, --no-python for a program.
+    Use `-m` for a module, or `--no-python` for a program.
+
+    ## Example
+        ValueError: Don't use both the '--no-python' flag and the '--module' flag at the same time.
+
+        # before
+        torchrun --nproc-per-node=2 --no-python -m train
+
+        # after
+        torchrun --nproc-per-node=2 -m train
     """
     for line, layer, _ in _named(launch):
         flag, module = _flag(layer, "no_python"), _flag(layer, "module")
         if flag is not None and module is not None and layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
             if layer.given("run_path") is not None:
                 continue
-            text = f"{shown(flag)} and {shown(module)} exclude each other: expected one of them"
-            yield point(launch, line, flag, text, f"{shown(module)} alone", remove(line, flag))
+            text, expected = f"{shown(flag)} cannot be combined with {shown(module)}", f"{shown(module)} alone"
+            yield point(launch, line, flag, text, expected, remove(line, flag), label=f"remove {shown(flag)}")
 
 
 NO_MODULE = re.compile(
@@ -279,20 +349,20 @@ MODULES = (
 
 @script_not_found.look
 def program_missing(log: Log) -> Iterator[Finding]:
-    """A script that is not there, or a module that -m names and Python does not find."""
+    """A script that does not exist, or a module after -m that Python does not find."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
-    for found in signed(script_not_found, log):
-        told = NO_MODULE.search(found.quote)
-        if told is None:
-            yield found
+    for finding in signed(script_not_found, log):
+        match = NO_MODULE.search(finding.quote)
+        if match is None:
+            yield finding
             continue
-        name = told["asked"] or told["named"]
+        name = match["asked"] or match["named"]
         meant = difflib.get_close_matches(name, MODULES, 1, 0.85)
-        hint = f", which is a misspelt {meant[0]}" if meant and meant[0] != name else ""
+        hint = f"; did you mean {meant[0]}?" if meant and meant[0] != name else ""
         yield replace(
-            retitled(found, f"Python finds no module {name}{hint}"),
-            fix=f"Write python -m {meant[0]}."
+            retitled(finding, f"Python has no module {name}{hint}"),
+            fix=f"Write `python -m {meant[0]}`."
             if hint
-            else "Install the module for this Python, or correct its name behind -m.",
+            else "Install the module for this Python, or correct its name after `-m`.",
         )

@@ -1,4 +1,4 @@
-"""LAUNCH049 to 051, 053 to 056: the launcher and the script expect different things of each other."""
+"""LAUNCH049 to 051, 053 to 056: scripts that do not fit the launcher that starts them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import agents, point, remove, shown
+from ddpdoctor.rules.launch.pointing import agents, base_name, point, remove, shown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 __all__ = ["plain_python"]
 
-FORGOTTEN = (
-    "Export MASTER_ADDR (the host of rank 0) and MASTER_PORT (one free port there) with the same values for every rank."
-)
+FORGOTTEN = "Export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there), the same for every rank."
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 NO_MODULE = r"torchrun|torch\.(distributed\.)?(elastic\.)?(torchrun|run|launch|launcher|distributed_run)"
-"""Where people look for the module behind torchrun. The layers of a line have read the real ones as launchers."""
+"""Wrong module names of torchrun. A line with a real one has a layer of a launcher instead."""
 
 
 def _legacy(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, Plan]]:
@@ -52,11 +50,20 @@ def legacy_launch_module(launch: Launch) -> Iterator[Finding]:
     """The job is started with torch.distributed.launch, which is deprecated.
 
     ## Why it matters
-    `FutureWarning: The module torch.distributed.launch is deprecated and will be removed in future. Use torchrun.` It works,
-    and still adds --local-rank to the script's arguments.
+    torch prints `FutureWarning: The module torch.distributed.launch is deprecated and will be removed in future. Use
+    torchrun.` It still works, and adds --local-rank to the arguments of the script.
 
     ## Fix
-    Use torchrun, and let the script read LOCAL_RANK from the environment.
+    Use torchrun, and read LOCAL_RANK in the script.
+
+    ## Example
+        FutureWarning: The module torch.distributed.launch is deprecated and will be removed in future. Use torchrun.
+
+        # before
+        python -m torch.distributed.launch --use-env --nproc-per-node=2 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, _ in _legacy(launch):
         script = line.script
@@ -64,7 +71,8 @@ def legacy_launch_module(launch: Launch) -> Iterator[Finding]:
         needs = needs and layer.given("use_env") is None
         word = next((w for w in layer.own if w.text == "torch.distributed.launch"), layer.program)
         edits = None if needs or layer.given("no_python") is not None else _as_torchrun(line, layer)
-        yield point(launch, line, word, "torch.distributed.launch is deprecated: expected torchrun", "torchrun", edits)
+        text = "torch.distributed.launch is deprecated"
+        yield point(launch, line, word, text, "torchrun", edits, label="use torchrun")
 
 
 @cause(
@@ -74,14 +82,25 @@ def legacy_launch_module(launch: Launch) -> Iterator[Finding]:
     signatures=(r"unrecognized arguments:\s+(?:--|[–—])local[-_]rank=\d+",),
 )
 def local_rank_dash_unrecognized(launch: Launch) -> Iterator[Finding]:
-    """The launcher adds --local-rank to the script's arguments, but the script knows --local_rank only.
+    """The launcher adds --local-rank to the arguments of the script, which only accepts --local_rank.
 
     ## Why it matters
-    Since torch 2.0 torch.distributed.launch writes the option with a dash. Scripts from before end on every rank with
+    Since torch 2.0 torch.distributed.launch writes the option with a dash. Older scripts fail on every rank with
     `unrecognized arguments: --local-rank=0` and exit code 2.
 
     ## Fix
-    Let the script declare both spellings, or read LOCAL_RANK and start it with torchrun.
+    Declare both spellings in the script.
+
+    Or read LOCAL_RANK from the environment and start the script with torchrun.
+
+    ## Example
+        error: unrecognized arguments: --local-rank=0
+
+        # before
+        python -m torch.distributed.launch --nproc-per-node=2 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, _ in _legacy(launch):
         script = line.script
@@ -92,8 +111,8 @@ def local_rank_dash_unrecognized(launch: Launch) -> Iterator[Finding]:
             continue
         edits = _as_torchrun(line, layer) if "LOCAL_RANK" in script.reads else None
         word = layer.reading.script
-        text = f"the launcher adds {passed} and {script.path} declares {script.local_rank[0]} only: expected both"
-        yield point(launch, line, word, text, "a script that declares both", edits)
+        text, label = f"{base_name(script.path)} does not accept {passed}", f"the launcher adds {passed}"
+        yield point(launch, line, word, text, "a script that declares both", edits, label=label)
 
 
 @cause(
@@ -106,11 +125,21 @@ def local_rank_argument_not_passed(launch: Launch) -> Iterator[Finding]:
     """The script expects a --local_rank argument, which torchrun never passes.
 
     ## Why it matters
-    torchrun sets LOCAL_RANK and adds nothing to the arguments. With a default of -1 or 0 all ranks run on the CPU or on GPU 0
-    without an error; where the option is required, every rank ends with `the following arguments are required: --local_rank`.
+    torchrun sets LOCAL_RANK and adds no argument. With a default of -1 or 0 all ranks run on the CPU or on GPU 0
+    without an error; if the option is required, every rank fails with `the following arguments are required:
+    --local_rank`.
 
     ## Fix
-    Read int(os.environ["LOCAL_RANK"]) in the script.
+    Read `int(os.environ["LOCAL_RANK"])` in the script.
+
+    ## Example
+        error: the following arguments are required: --local_rank
+
+        # before
+        parser.add_argument("--local_rank", type=int, required=True)
+
+        # after
+        local_rank = int(os.environ["LOCAL_RANK"])
     """
     for line, layer, _ in agents(launch):
         script = line.script
@@ -123,8 +152,9 @@ def local_rank_argument_not_passed(launch: Launch) -> Iterator[Finding]:
         edits = None
         if layer.program.text.rpartition("/")[2] == "torchrun" and _takes_dash(script, launch):
             edits = [SpanEdit(layer.program.start, layer.program.end, "python -m torch.distributed.launch")]
-        text = f"{script.path} takes its local rank from {script.local_rank[0]}, which torchrun never passes: expected LOCAL_RANK"
-        yield point(launch, line, layer.reading.script, text, 'int(os.environ["LOCAL_RANK"]) in the script', edits)
+        text = f"{base_name(script.path):.20} reads {script.local_rank[0]}, which torchrun never passes"
+        word, expected = layer.reading.script, 'int(os.environ["LOCAL_RANK"]) in the script'
+        yield point(launch, line, word, text, expected, edits, label="read LOCAL_RANK in the script")
 
 
 def _takes_dash(script: StartedScript, launch: Launch) -> bool:
@@ -141,16 +171,25 @@ def no_python_without_use_env(launch: Launch) -> Iterator[Finding]:
     """torch.distributed.launch is given --no-python without --use-env.
 
     ## Why it matters
-    `ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag.`
+    It fails with `ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag.`
 
     ## Fix
-    Use torchrun --no-python.
+    Use `torchrun --no-python`.
+
+    ## Example
+        ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag.
+
+        # before
+        python -m torch.distributed.launch --no-python --nproc-per-node=2 ./run.sh
+
+        # after
+        torchrun --no-python --nproc-per-node=2 ./run.sh
     """
     for line, layer, _ in _legacy(launch):
         flag = layer.given("no_python")
         if flag is not None and layer.given("use_env") is None:
-            text = f"{shown(flag.word)} needs --use-env in torch.distributed.launch: expected torchrun"
-            yield point(launch, line, flag.word, text, "torchrun", _as_torchrun(line, layer))
+            text, edits = f"{shown(flag.word)} without --use-env", _as_torchrun(line, layer)
+            yield point(launch, line, flag.word, text, "torchrun", edits, label="use torchrun")
 
 
 @cause(
@@ -165,35 +204,44 @@ def no_python_without_use_env(launch: Launch) -> Iterator[Finding]:
     ),
 )
 def launched_without_launcher(launch: Launch) -> Iterator[Finding]:
-    """A script that joins its process group through the environment is started without a launcher.
+    """A script that reads its rank from the environment is started without a launcher.
 
     ## Why it matters
-    `Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set`. Nothing but
-    a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+    Only a launcher sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The script fails with `Error initializing
+    torch.distributed using env:// rendezvous: environment variable RANK expected, but not set`.
 
     ## Fix
     Start it with torchrun.
+
+    ## Example
+        ValueError: environment variable RANK expected, but not set
+
+        # before
+        python train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, script in plain_python(launch):
         if not script.initialises or line.task_starter is not None or line.batch is not None:
             continue
         absent = [name for name in RANK if name not in line.environ.variables]
-        if absent and not {"RANK", "WORLD_SIZE"} & {*absent}:  # it is a rank already, of which something was forgotten
-            text = (
-                f"{script.path} needs {' and '.join(absent)}, which nobody sets: expected the same value for every rank"
-            )
-            yield point(launch, line, layer.program, text, " and ".join(absent), fix=FORGOTTEN)
+        name = base_name(script.path)
+        if absent and not {"RANK", "WORLD_SIZE"} & {*absent}:  # a rank started by hand, with variables missing
+            names = " and ".join(absent)
+            text, label = f"{name} needs {names}", "not set on this line"
+            yield point(launch, line, layer.program, text, names, label=label, fix=FORGOTTEN)
             continue
         if not absent:
             continue
         count = "gpu" if script.nccl else "2"
         edits = [SpanEdit(layer.program.start, layer.own[-1].end, f"torchrun --nproc-per-node={count}")]
-        text = f"{script.path} needs RANK and WORLD_SIZE, which python does not set: expected torchrun"
-        yield point(launch, line, layer.program, text, "torchrun", edits)
+        text = f"{name} needs RANK, which python does not set"
+        yield point(launch, line, layer.program, text, "torchrun", edits, label="use torchrun")
 
 
 def plain_python(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, StartedScript]]:
-    """Python started by nobody who sets ranks."""
+    """Python that no launcher starts."""
     for line in launch.lines:
         layer, script = line.program, line.script
         if layer is None or script is None or layer.launcher is not LauncherKind.PYTHON or line.starter is not None:
@@ -208,14 +256,24 @@ def plain_python(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, StartedScr
     signatures=(r"can't open file '[^']*/(torchrun|accelerate|deepspeed)'", r"No module named torchrun"),
 )
 def launcher_run_as_script(launch: Launch) -> Iterator[Finding]:
-    """A launcher is given to Python as a script or a module.
+    """A launcher is passed to Python as a script or a module.
 
     ## Why it matters
-    `can't open file '…/torchrun': [Errno 2] No such file or directory`, or `No module named torchrun`: it is a program on PATH.
-    The module behind it is torch.distributed.run; torch.distributed.torchrun and its likes do not exist.
+    torchrun is a program on PATH: Python fails with `can't open file '…/torchrun': [Errno 2] No such file or
+    directory`, or `No module named torchrun`. Its module is torch.distributed.run; torch.distributed.torchrun and
+    similar names do not exist.
 
     ## Fix
-    Start it without python, or as python -m torch.distributed.run.
+    Remove `python`, or use `python -m torch.distributed.run`.
+
+    ## Example
+        can't open file '/home/me/torchrun': [Errno 2] No such file or directory
+
+        # before
+        python torchrun --nproc-per-node=2 train.py
+
+        # after
+        python -m torch.distributed.run --nproc-per-node=2 train.py
     """
     modules = {
         "torchrun": "torch.distributed.run",
@@ -229,16 +287,16 @@ def launcher_run_as_script(launch: Launch) -> Iterator[Finding]:
         script = layer.reading.script
         module = layer.given("module")
         if module is not None and re.fullmatch(NO_MODULE, script.text):
-            name = right = modules["torchrun"]
-            text = f"python cannot run {script.text} as a module: expected -m {name}"
+            name = correct = modules["torchrun"]
+            text = f"python cannot run {script.text} as a module"
         elif module is None and script.text in modules:
             name = modules[script.text]
-            right = f"-m {name}"
-            text = f"{script.text} is a program, python takes it for a script: expected -m {name}"
+            correct = f"-m {name}"
+            text = f"python cannot run {script.text} as a script"
         else:
             continue
-        edit = SpanEdit(script.start, script.end, escape(right, script.context))
-        yield point(launch, line, script, text, f"-m {name}", [edit])
+        edit = SpanEdit(script.start, script.end, escape(correct, script.context))
+        yield point(launch, line, script, text, f"-m {name}", [edit], label=f"use -m {name}")
 
 
 @cause("LAUNCH056", "launcher-and-spawn", Severity.ERROR)
@@ -246,19 +304,27 @@ def launcher_and_spawn(launch: Launch) -> Iterator[Finding]:
     """A script that spawns its own ranks is started by a launcher.
 
     ## Why it matters
-    The launcher starts N processes and each of them N more, which fight for the same ranks: some train, some get `Connection
-    refused` or `The client socket has timed out`, some hang.
+    The launcher starts N processes, each of which starts N more with the same ranks. Some train, some fail with
+    `Connection refused` or `The client socket has timed out`, some hang.
 
     ## Fix
-    Start it with plain python, or take mp.spawn out.
+    Start it with plain python, or remove mp.spawn.
+
+    ## Example
+        error[LAUNCH056]: torchrun starts train.py, which spawns its own ranks
+
+        # before
+        torchrun --nproc-per-node=2 train.py
+
+        # after
+        python train.py
     """
-    for line, layer, plan in agents(launch):
+    for line, layer, _ in agents(launch):
         if line.script is None or not line.script.spawns or line.program is not layer or layer.given("no_python"):
             continue
         edits = [SpanEdit(layer.program.start, layer.own[-1].end, escape("python", layer.program.context))]
-        times = plan.nproc or "several"
-        text = f"{line.script.path} spawns its own ranks, and {layer.name} starts it {times} times: expected one"
-        yield point(launch, line, layer.program, text, "python", edits)
+        text = f"{layer.name} starts {base_name(line.script.path)}, which spawns its own ranks"
+        yield point(launch, line, layer.program, text, "python", edits, label="use python")
 
 
 ADDED = re.compile(r"unrecognized arguments: +(?:--|[–—])(?P<option>local[-_]rank)(?:=\d+)?(?P<others>(?: +.+)?)")
@@ -266,42 +332,39 @@ ADDED = re.compile(r"unrecognized arguments: +(?:--|[–—])(?P<option>local[-_
 
 LAUNCHERS = {
     "local_rank": (
-        "The launcher, torch.distributed.launch before torch 2.0, adds --local_rank to the script's arguments, and the script "
-        "does not know this option",
-        "Let the script declare both spellings of the option (--local-rank and --local_rank), or read LOCAL_RANK and start it "
-        "with torchrun, or with --use_env.",
+        "torch.distributed.launch before torch 2.0 adds --local_rank, which the script does not accept",
+        "Declare both --local-rank and --local_rank in the script, or read LOCAL_RANK and start it with torchrun or --use_env.",
     ),
     "local-rank": (
-        "The launcher, torch.distributed.launch since torch 2.0, adds --local-rank to the script's arguments, and the script "
-        "knows --local_rank at most",
+        "torch.distributed.launch since torch 2.0 adds --local-rank, which the script does not accept",
         None,
     ),
 }
 
 
-OTHERS = "; it refuses {others} as well, so a second command or an option of the launcher stands behind the script"
+OTHERS = "; it also refuses {others}: a second command or an option of the launcher is written after the script"
 
 
 TWO = re.compile(r"--local[-_]rank\b")
 
 
-TWICE = "; it came twice, so one launcher starts another"
+TWICE = "; it was passed twice, so one launcher starts another"
 
 
 @local_rank_dash_unrecognized.look
 def local_rank_refused(log: Log) -> Iterator[Finding]:
-    """The spelling that was refused tells which launcher added it; the script may know the other one or none."""
+    """The refused spelling shows which launcher added it; the script may accept the other one, or none."""
     from ddpdoctor.rules.log.signatures import retitled, signed
 
-    for found in signed(local_rank_dash_unrecognized, log):
-        told = ADDED.search(found.quote)
-        if told is None:
-            yield found
+    for finding in signed(local_rank_dash_unrecognized, log):
+        added = ADDED.search(finding.quote)
+        if added is None:
+            yield finding
             continue
-        title, fix = LAUNCHERS[told["option"]]
-        others = told["others"].strip()
+        title, fix = LAUNCHERS[added["option"]]
+        others = added["others"].strip()
         title += TWICE if TWO.match(others) else OTHERS.format(others=others) if others else ""
-        yield replace(retitled(found, title), fix=fix or found.fix)
+        yield replace(retitled(finding, title), fix=fix or finding.fix)
 
 
 NOT_PASSED = (r"arguments are required: --local[-_]rank",)
@@ -309,7 +372,7 @@ NOT_PASSED = (r"arguments are required: --local[-_]rank",)
 
 @launched_without_launcher.look
 def no_launcher(log: Log) -> Iterator[Finding]:
-    """Nothing set torch's variables, and no scheduler is in sight."""
+    """The variables of torch are not set, and no scheduler started the script."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_under_scheduler
     from ddpdoctor.rules.log.signatures import finding_of
@@ -317,7 +380,7 @@ def no_launcher(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, NOT_SET + NO_KEY) or matching_lines(log, CUT_NOT_SET)
     if lines and not is_under_scheduler(log):
-        title = "A script that reads env:// was started without a launcher"
+        title = "The script was started without a launcher, so RANK is not set"
         yield finding_of(log, lines, title, blames_speaker=False)
 
 
@@ -331,5 +394,5 @@ def local_rank_not_passed(log: Log) -> Iterator[Finding]:
 
     lines = [line for line in matching_lines(log, NO_LOCAL_RANK + NOT_PASSED) if not is_spawned(log, line)]
     if lines:
-        title = "The script expects its local rank in a way that its launcher does not use"
+        title = "The script expects a local rank that its launcher does not pass"
         yield finding_of(log, lines, title, blames_speaker=False)

@@ -1,4 +1,4 @@
-"""LAUNCH077: launchers that log in to every host, as their output shows it."""
+"""LAUNCH077: launchers that log in to every host, as their output shows."""
 
 from __future__ import annotations
 
@@ -31,36 +31,47 @@ if TYPE_CHECKING:
     ),
 )
 def deepspeed_ssh_unreachable() -> None:
-    """A launcher that works over ssh cannot log in to a host.
+    """A launcher that uses ssh cannot log in to a host.
 
     ## Why it matters
-    "pdsh@node1: node2: ssh exited with exit code 255" or "Permission denied (publickey,password)": by hand it works, because
-    of an agent, a password, or another user's key; inside a container port, keys and user differ.
+    The launcher prints `pdsh@node1: node2: ssh exited with exit code 255` or `Permission denied
+    (publickey,password)`. By hand it works because of an agent, a password, or another user's key; in a container the
+    port, the keys and the user differ.
 
     ## Fix
-    From the node and user that launches, without an agent: ssh -o BatchMode=yes HOST true, for every host including its own
-    name; then ssh-copy-id, or give the container the keys and the port.
+    Allow ssh without a password to every host.
+
+    Check it from the node and user that starts the job, without an agent, for every host including its own name. Then
+    use ssh-copy-id, or give the container the keys and the port.
+
+    ## Example
+        pdsh@node1: node2: ssh exited with exit code 255
+
+        # before
+        deepspeed --hostfile=hostfile train.py
+
+        # after
+        ssh -o BatchMode=yes node2 true
+        ssh-copy-id node2
+        deepspeed --hostfile=hostfile train.py
     """
 
 
 NO_DAEMON = r"\b(?:orted|prted): (?:command not found|No such file)"
 
 
-TITLE_OF_DAEMON = (
-    "mpirun came to a host over ssh and did not find its own daemon there: it is not in the PATH of a shell without a "
-    "terminal"
-)
+TITLE_OF_DAEMON = "mpirun logged in to a host, but its daemon is not on PATH there"
 
 
 FIX_OF_DAEMON = (
-    "Start mpirun by its full path or with --prefix, with the same Open MPI at the same place on every host, or set PATH and "
-    "LD_LIBRARY_PATH in ~/.bashrc before the line that returns for shells without a terminal."
+    "Start mpirun with its full path or `--prefix`, with the same Open MPI at the same path on every host, or set PATH and "
+    "LD_LIBRARY_PATH in ~/.bashrc before the line that returns for non-interactive shells."
 )
 
 
 @deepspeed_ssh_unreachable.look
 def without_daemon(log: Log) -> Iterator[Finding]:
-    """What works over ssh was not let in, or did not find its own daemon there."""
+    """The login over ssh failed, or mpirun did not find its daemon on the host."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of, signed
 

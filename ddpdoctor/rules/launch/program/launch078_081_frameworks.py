@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import SpanEdit, Word, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import agents, before, point, revalue, spelled
+from ddpdoctor.rules.launch.pointing import agents, base_name, before, point, revalue, spelled
 from ddpdoctor.rules.launch.program.launch049_to_051_053_to_056_launcher_of_program import plain_python
 
 
@@ -20,14 +20,23 @@ from ddpdoctor.rules.launch.program.launch049_to_051_053_to_056_launcher_of_prog
     signatures=(r"attempting to detect MPI environment", r"No module named 'mpi4py'"),
 )
 def deepspeed_mpi_discovery(launch: Launch) -> Iterator[Finding]:
-    """A script that uses DeepSpeed is started by plain python, so that DeepSpeed looks for MPI.
+    """A script that uses DeepSpeed is started with plain python, so DeepSpeed looks for MPI.
 
     ## Why it matters
-    `Not using the DeepSpeed or dist launchers, attempting to detect MPI environment…`, then `No module named 'mpi4py'`. MPI is
-    not what is missing: nothing has set RANK.
+    DeepSpeed prints `Not using the DeepSpeed or dist launchers, attempting to detect MPI environment…`, then fails
+    with `No module named 'mpi4py'`. MPI is not the problem: RANK is not set.
 
     ## Fix
     Start it with deepspeed, torchrun or accelerate launch.
+
+    ## Example
+        Not using the DeepSpeed or dist launchers, attempting to detect MPI environment...
+
+        # before
+        python train.py
+
+        # after
+        deepspeed train.py
     """
     for line, layer, script in plain_python(launch):
         if "deepspeed" not in script.frameworks or "RANK" in line.environ.variables or line.task_starter or line.batch:
@@ -37,10 +46,8 @@ def deepspeed_mpi_discovery(launch: Launch) -> Iterator[Finding]:
         ):
             continue
         edits = [SpanEdit(layer.program.start, layer.own[-1].end, escape("deepspeed", layer.program.context))]
-        text = (
-            f"{script.path} uses DeepSpeed and python sets no RANK: expected deepspeed, torchrun or accelerate launch"
-        )
-        yield point(launch, line, layer.program, text, "deepspeed", edits)
+        text = f"{base_name(script.path):.20} uses DeepSpeed, but python does not set RANK"
+        yield point(launch, line, layer.program, text, "deepspeed", edits, label="use deepspeed or torchrun")
 
 
 @cause(
@@ -50,13 +57,23 @@ def deepspeed_mpi_discovery(launch: Launch) -> Iterator[Finding]:
     signatures=(r"in Lightning, but the product \(\d+ \* \d+\) does not match the world size",),
 )
 def lightning_world_mismatch(launch: Launch) -> Iterator[Finding]:
-    """Lightning's Trainer and the launcher disagree on the world size.
+    """Lightning's Trainer and the launcher have different world sizes.
 
     ## Why it matters
-    ``You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) does not match the world size (3).``
+    Lightning fails with ``You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) does not match
+    the world size (3).``
 
     ## Fix
-    Make devices times num_nodes what the launcher starts, or devices="auto".
+    Start devices times num_nodes ranks, or use `devices="auto"`.
+
+    ## Example
+        You set `devices=2` and `num_nodes=1` in Lightning, but the product (2 * 1) does not match the world size (3).
+
+        # before
+        torchrun --nproc-per-node=3 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer, plan in agents(launch):
         script = line.script
@@ -70,12 +87,11 @@ def lightning_world_mismatch(launch: Launch) -> Iterator[Finding]:
             edits = None
             if nodes == plan.nnodes[1]:
                 edits = _nproc(layer, launch, script.trainer_devices)
-            text = (
-                f"the Trainer has devices={script.trainer_devices} and num_nodes={nodes}, the launcher starts "
-                f"{plan.nproc * plan.nnodes[1]}: expected {script.trainer_devices * nodes}"
-            )
+            started, expected = plan.nproc * plan.nnodes[1], script.trainer_devices * nodes
+            text = f"{started} ranks for Trainer(devices={script.trainer_devices}, num_nodes={nodes})"
+            label = f"Lightning expects {expected} rank{'s' * (expected != 1)}"
             word: Word = layer.program if given is None else given.value_word
-            yield point(launch, line, word, text, f"{script.trainer_devices} processes a node", edits)
+            yield point(launch, line, word, text, f"{script.trainer_devices} processes per node", edits, label=label)
 
 
 def _nproc(layer: Layer, launch: Launch, count: int) -> list[SpanEdit]:

@@ -1,4 +1,4 @@
-"""LAUNCH502: a shell script with the line ends of Windows."""
+"""LAUNCH502: a shell script with Windows line endings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import quote
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import base_name
 
 
 @cause(
@@ -22,25 +23,38 @@ from ddpdoctor.rules import cause
     ),
 )
 def carriage_returns_in_script(launch: Launch) -> Iterator[Finding]:
-    r"""Lines of a launch script end in carriage returns, as editors on Windows write them.
+    r"""A launch script has Windows line endings.
 
     ## Why it matters
-    To bash the carriage return is a letter of the last word: `can't open file '…/train.py\r'`, `$'\r': command not found`, and
-    behind a `\` it ends the line that should go on. sbatch refuses the file (`Batch script contains DOS line breaks`), and a
-    script that is run by its name ends with `/bin/bash^M: bad interpreter`.
+    bash reads the carriage return as part of the last word (`can't open file '…/train.py\r'`, `$'\r': command not
+    found`), and a `\` before it no longer continues the line. sbatch refuses the file (`Batch script contains DOS
+    line breaks`), and running it by name fails with `/bin/bash^M: bad interpreter`.
 
     ## Fix
-    Take them away: dos2unix, or sed. With git, `* text=auto` and `*.sh eol=lf` in .gitattributes keep them away.
+    Convert the line endings with dos2unix or sed.
+
+    With git, `* text=auto` and `*.sh eol=lf` in .gitattributes prevent them.
+
+    ## Example
+        $'\r': command not found
+
+        # before
+        bash run.sh
+
+        # after
+        sed -i 's/\r$//' run.sh
+        bash run.sh
     """
-    seen = set()
+    done = set()
     for line in launch.lines:
         row = line.carriage_return
-        if row is None or line.file is None or line.file in seen:
+        if row is None or line.file is None or line.file in done:
             continue
-        seen.add(line.file)
+        done.add(line.file)
         yield Finding(
-            f"line {row} of {line.file} ends in a carriage return, which bash takes for a letter: expected a line feed alone",
+            f"{base_name(line.file)} has Windows line endings (line {row})",
             (Evidence(f"launch.lines[{launch.lines.index(line)}].carriage_return", str(row), "no carriage return"),),
             fix_command=f"sed -i 's/\\r$//' {quote(line.file)}",
             where=Where(file=line.file, line=row, column=1),
+            label="ends with a carriage return",
         )

@@ -19,12 +19,12 @@ from ddpdoctor.rules.launch.pointing import point, replace_word, shown
 __all__ = ["looked_up"]
 
 INSTALLS = {"accelerate": "accelerate", "deepspeed": "deepspeed", "torchrun": "torch", "composer": "mosaicml"}
-"""The distributions that bring a program."""
+"""The package that contains a program."""
 
 
 def looked_up(startup: Startup, kind: LookupKind, result: LookupResult) -> Iterator[StartupLookup]:
-    """The lookups of one kind that ended like this."""
-    return (each for each in startup.lookups if each.kind is kind and each.result is result)
+    """The lookups of one kind with this result."""
+    return (lookup for lookup in startup.lookups if lookup.kind is kind and lookup.result is result)
 
 
 @cause("LAUNCH520", "program-not-found", Severity.ERROR)
@@ -32,15 +32,16 @@ def program_not_found(launch: Launch, startup: Startup | None = None) -> Iterato
     """The program that the launch line starts does not exist.
 
     ## Why it matters
-    The shell ends the job at once: `torchrn: command not found`, exit code 127, or `Permission denied`, exit code 126.
+    The shell fails at once: `torchrn: command not found`, exit code 127, or `Permission denied`, exit code 126.
 
     ## Fix
-    Correct the name, activate the environment that has the program, or install it there.
+    Correct the name, or activate the environment with the program.
 
     ## Example
+        bash: torchrn: command not found
+
         # before
         torchrn --nproc-per-node=4 train.py
-        # bash: torchrn: command not found
 
         # after
         torchrun --nproc-per-node=4 train.py
@@ -56,7 +57,7 @@ def program_not_found(launch: Launch, startup: Startup | None = None) -> Iterato
 
 
 def _misspelled(launch: Launch, line: LaunchLine, layer: Layer) -> Iterator[Finding]:
-    """A name that is nearly a launcher's, where nobody could look it up."""
+    """A name that is almost a launcher's, if it was not looked up."""
     for typo in layer.typos:
         if typo.kind is TypoKind.PROGRAM:
             yield _finding(launch, line, layer.program, f"`{layer.name}` is not a known program", typo.meant[0])
@@ -73,10 +74,9 @@ def _finding(
 ) -> Finding:
     hint = f"; did you mean `{similar}`?" if similar else ""
     edits = None if similar is None else [replace_word(word, similar)]
-    found = point(
-        launch, line, word, message + hint, similar or "an existing program", edits, severity=severity, fix=fix
-    )
-    return replace(found, label=f"did you mean {similar}?" if similar else "not found")
+    label = f"did you mean {similar}?" if similar else "not found"
+    expected = similar or "an existing program"
+    return point(launch, line, word, message + hint, expected, edits, label=label, severity=severity, fix=fix)
 
 
 def _missing(launch: Launch, line: LaunchLine, startup: Startup) -> Iterator[Finding]:
@@ -124,25 +124,28 @@ def _fix(each: StartupLookup, layer: Layer) -> str:
 
 @cause("LAUNCH521", "environment-not-found", Severity.ERROR)
 def environment_not_found(launch: Launch, startup: Startup) -> Iterator[Finding]:
-    """The environment or the project that the launch line runs in does not exist on this machine.
+    """The environment or project that the launch line uses does not exist on this machine.
 
     ## Why it matters
-    `EnvironmentLocationNotFound: Not a conda environment`, or `Poetry could not find a pyproject.toml file`: the launcher is
-    never started.
+    The launcher is not started: `EnvironmentLocationNotFound: Not a conda environment`, or `Poetry could not find a
+    pyproject.toml file`.
 
     ## Fix
-    Correct the name of the environment, or create it on every node; start the line in the folder of the project.
+    Correct the name, or create the environment on every node.
+
+    For a project, start the line in its folder.
 
     ## Example
+        EnvironmentLocationNotFound: Not a conda environment: /opt/conda/envs/trian
+
         # before
         conda run -n trian torchrun train.py
-        # EnvironmentLocationNotFound: Not a conda environment: /opt/conda/envs/trian
 
         # after
         conda run -n train torchrun train.py
     """
     if not startup.lookups:
-        not_here("the line names no environment")
+        not_here("the line does not name an environment")
     for each in looked_up(startup, LookupKind.ENVIRONMENT, LookupResult.MISSING):
         line = launch.lines[0]
         layer = line.layers[each.layer]

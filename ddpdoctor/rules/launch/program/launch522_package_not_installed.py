@@ -1,4 +1,4 @@
-"""LAUNCH522: a package that the launcher or the script imports is not installed for the interpreter that runs it."""
+"""LAUNCH522: a package that the launcher or the script imports is not installed for its interpreter."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ SOURCES = {
     "clip": "git+https://github.com/openai/CLIP.git",
     "detectron2": "git+https://github.com/facebookresearch/detectron2.git",
 }
-"""Packages that the registry does not have, or has another one of this name."""
+"""Packages that are not in the registry, or whose name belongs to another package there."""
 
 
 @cause("LAUNCH522", "package-not-installed", Severity.ERROR, explains=("VERSION503",))
 def package_not_installed(launch: Launch, startup: Startup) -> Iterator[Finding]:
-    """The script imports a package at its top that the interpreter which runs it does not have.
+    """The script imports a package at its top that is not installed for its interpreter.
 
     ## Why it matters
-    Every rank ends with `ModuleNotFoundError: No module named 'cv2'` before it joins the job; where only one node lacks the
-    package, the other nodes hang until they time out.
+    Every rank fails with `ModuleNotFoundError: No module named 'cv2'` before it joins the job. If only one node lacks
+    the package, the other nodes hang until they time out.
 
     ## Fix
-    Install the package for this interpreter on every node, or start the line with the interpreter that has it.
+    Install the package for this interpreter on every node.
+
+    Or start the line with the interpreter that has it.
 
     ## Example
+        ModuleNotFoundError: No module named 'cv2'
+
         # before
         torchrun train.py
-        # ModuleNotFoundError: No module named 'cv2'
 
         # after
         python -m pip install opencv-python
@@ -57,14 +60,14 @@ def package_not_installed(launch: Launch, startup: Startup) -> Iterator[Finding]
 
 
 def _launchers(startup: Startup) -> Iterator[StartupLookup]:
-    """Launchers that `python -m` is to start and whose package is missing."""
+    """Launchers after `python -m` whose package is missing."""
     for each in startup.lookups:
         if each.kind is LookupKind.MODULE and each.result is LookupResult.MISSING and each.missing in LAUNCHERS:
             yield each
 
 
 def _script(startup: Startup, line: LaunchLine) -> str | None:
-    """The script as a user would type it where the line is started."""
+    """The script as a user would type it in the folder where the line is started."""
     path = startup.script
     return path if path is None or line.cwd is None else path.removeprefix(f"{line.cwd}/")
 

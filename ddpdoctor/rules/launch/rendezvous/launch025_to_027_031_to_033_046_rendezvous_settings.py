@@ -1,4 +1,4 @@
-"""LAUNCH025 to 027, 031 to 033, 046: a line for several nodes that cannot make them meet."""
+"""LAUNCH025 to 027, 031 to 033, 046: rendezvous options with which several nodes cannot join."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ from ddpdoctor.facts.launch.words import UNKNOWN, SpanEdit
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.rendezvous import DEFAULT_C10D_PORT, DEFAULT_PORT, is_loopback
 from ddpdoctor.rules import CauseScope, cause
-from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
+from ddpdoctor.rules.launch.pointing import (
+    HOST0,
+    after,
+    agents,
+    every_node,
+    option_text,
+    point,
+    remove,
+    revalue,
+    shown,
+    spelled,
+)
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -26,7 +37,7 @@ FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
 def host0(line: LaunchLine) -> str:
-    """How a corrected line names the node of rank 0: MASTER_ADDR where that is set, Slurm's first host, else HOST0."""
+    """How a corrected line names the node of rank 0: MASTER_ADDR if it is set, else the first host of Slurm, else HOST0."""
     address = line.environ.variables.get("MASTER_ADDR", "")
     if address and UNKNOWN not in address and not is_loopback(address) and re.fullmatch(r"[\w.-]+", address):
         return address
@@ -36,7 +47,7 @@ def host0(line: LaunchLine) -> str:
 
 
 def _first_pod(pod: Pod) -> str | None:
-    """The name of the pod with rank 0, or the variable in which the operator gives it."""
+    """The name of the pod with rank 0, or the variable in which the operator passes it."""
     variable = {Operator.PYTORCHJOB: "MASTER_ADDR", Operator.TRAINJOB: "PET_MASTER_ADDR"}.get(pod.operator)
     if variable is not None:
         return f"${variable}" if pod.in_shell else f"$({variable})"
@@ -45,7 +56,7 @@ def _first_pod(pod: Pod) -> str | None:
 
 
 def add(launch: Launch, layer: Layer, *options: tuple[str, str]) -> list[SpanEdit]:
-    """Put options at the end of the launcher's own, in the line's style."""
+    """Add options after the launcher's own, in the line's style."""
     text = " ".join(f"{spelled(layer, name, launch.version)}={value}" for name, value in options)
     return [after(layer.own[-1], text)]
 
@@ -61,7 +72,7 @@ def c10d_options(line: LaunchLine, plan: Plan) -> list[tuple[str, str]]:
 
 
 def most_nodes(line: LaunchLine, plan: Plan) -> int:
-    """The most nodes that the job can have, by the pods of its manifest where --nnodes is not known; 0: nothing says it."""
+    """The most nodes that the job can have, by the pods of its manifest if --nnodes is not known; 0 if it is unknown."""
     if plan.nnodes is not None:
         return plan.nnodes[1]
     return (line.pod.pods or 0) if line.pod is not None and plan.given("nnodes") else 0
@@ -72,20 +83,31 @@ def _several(plan: Plan) -> bool:
 
 
 def _certain(plan: Plan) -> bool:
-    """More than one node at least; with MIN 1 the job starts on one."""
+    """More than one node at least; with MIN 1 the job starts on one node."""
     return plan.nnodes is not None and plan.nnodes[0] > 1
 
 
 @cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR, explains=("ENV017", "PROBE001"))
 def multinode_without_rendezvous(launch: Launch) -> Iterator[Finding]:
-    """--nnodes is above 1 but nothing says where the nodes meet.
+    """--nnodes is above 1, without a rendezvous address.
 
     ## Why it matters
-    Every node takes itself for node rank 0 and opens a store on 127.0.0.1:29500. For 15 minutes nothing is printed, then
-    `Timed out after 901 seconds waiting for clients. 1/2 clients joined.`
+    Every node becomes node rank 0, opens its own store on 127.0.0.1:29500, and prints nothing for 15 minutes. Then it
+    fails with `Timed out after 901 seconds waiting for clients. 1/2 clients joined.`
 
     ## Fix
-    On every node the same --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400, or --master-addr=HOST0 with --node-rank 0, 1, ….
+    Give all nodes the same rendezvous address.
+
+    Or give them `--master-addr=HOST0`, and `--node-rank` 0, 1, ….
+
+    ## Example
+        error[LAUNCH025]: --nnodes 2 without a rendezvous address
+
+        # before
+        torchrun --nnodes 2 train.py
+
+        # after
+        torchrun --nnodes 2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         if not _several(plan) or plan.backend != "static" or plan.nnodes is None or plan.nnodes[0] != plan.nnodes[1]:
@@ -94,43 +116,76 @@ def multinode_without_rendezvous(launch: Launch) -> Iterator[Finding]:
             continue
         given = layer.given("nnodes")
         word = layer.program if given is None else given.word
-        text = f"{plan.nnodes[1]} nodes, but nothing says where they meet: expected an address that all of them know"
-        edits = add(launch, layer, *c10d_options(line, plan))
-        yield point(launch, line, word, text, "--rdzv-endpoint or --master-addr", edits)
+        option = f"PET_NNODES={plan.nnodes[1]}" if given is None else option_text(given)
+        yield point(
+            launch,
+            line,
+            word,
+            f"{option} without a rendezvous address",
+            "--rdzv-endpoint or --master-addr",
+            add(launch, layer, *c10d_options(line, plan)),
+            label="add --rdzv-endpoint or --master-addr",
+            on=every_node(launch, line),
+        )
 
 
 @cause("LAUNCH026", "master-addr-omitted", Severity.ERROR)
 def master_addr_omitted(launch: Launch) -> Iterator[Finding]:
-    """--node-rank is given without --master-addr, so that every node looks for the master on itself.
+    """--node-rank is given without --master-addr, so every node uses 127.0.0.1 as the master address.
 
     ## Why it matters
-    The default is 127.0.0.1. Node rank 0 ends after 15 minutes with `1/2 clients joined`, the others after half an hour.
+    Node rank 0 fails after 15 minutes with `1/2 clients joined`. The other nodes fail after 30 minutes.
 
     ## Fix
-    Add --master-addr with the address of the node with rank 0, the same on every node.
+    Add `--master-addr` with the address of node rank 0.
+
+    The address is the same on every node.
+
+    ## Example
+        error[LAUNCH026]: --node-rank=1 without --master-addr
+
+        # before
+        torchrun --nnodes=2 --node-rank=1 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
     """
     for line, layer, plan in agents(launch):
         if not _several(plan) or plan.backend != "static" or plan.settings["rdzv_endpoint"].value != "":
             continue
         given = layer.given("node_rank")
         if not plan.given("master_addr") and (plan.given("node_rank") or plan.given("rdzv_backend")):
-            word = layer.program if given is None else given.word
-            text = (
-                "no --master-addr, so this node looks for the master at 127.0.0.1: expected the address of node rank 0"
+            option = "static rendezvous" if given is None else option_text(given)
+            yield point(
+                launch,
+                line,
+                layer.program if given is None else given.word,
+                f"{option} without --master-addr",
+                "--master-addr",
+                add(launch, layer, ("master_addr", host0(line))),
+                label="node rank 0 defaults to 127.0.0.1",
             )
-            yield point(launch, line, word, text, "--master-addr", add(launch, layer, ("master_addr", host0(line))))
 
 
 @cause("LAUNCH027", "standalone-with-nnodes", Severity.ERROR)
 def standalone_with_nnodes(launch: Launch) -> Iterator[Finding]:
-    """--standalone stands beside a number of nodes above 1.
+    """--standalone is combined with --nnodes above 1.
 
     ## Why it matters
-    --standalone puts the rendezvous on this host's own port and keeps --nnodes: each node waits ten minutes for partners that
-    cannot come, then `RendezvousTimeoutError` with an empty message.
+    --standalone opens the rendezvous on a port of this host only. Each node waits ten minutes for the others and
+    fails with `RendezvousTimeoutError` and an empty message.
 
     ## Fix
-    Drop --standalone and name one endpoint for all nodes.
+    Replace `--standalone` by one endpoint for all nodes.
+
+    ## Example
+        error[LAUNCH027]: --standalone with 2 nodes: they cannot reach each other
+
+        # before
+        torchrun --standalone --nnodes=2 train.py
+
+        # after
+        torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --nnodes=2 train.py
     """
     for line, layer, plan in agents(launch):
         if plan.is_standalone and _several(plan) and plan.nnodes is not None:
@@ -144,9 +199,11 @@ def standalone_with_nnodes(launch: Launch) -> Iterator[Finding]:
                 launch,
                 line,
                 layer.program if given is None else given.word,
-                f"--standalone with {plan.nnodes[1]} nodes waits for nodes that cannot reach it: expected one endpoint for all",
+                f"--standalone with {plan.nnodes[1]} nodes: they cannot reach each other",
                 "--rdzv-endpoint instead",
                 edits,
+                label="use --rdzv-endpoint instead",
+                on=every_node(launch, line),
             ).if_certain(_certain(plan))
 
 
@@ -157,14 +214,26 @@ def standalone_with_nnodes(launch: Launch) -> Iterator[Finding]:
     signatures=(r"master_addr is only used for static rdzv_backend",),
 )
 def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
-    """--rdzv-backend=c10d has no --rdzv-endpoint on more than one node.
+    """--rdzv-backend=c10d is used on several nodes without --rdzv-endpoint.
 
     ## Why it matters
-    c10d ignores --master-addr, --master-port and --node-rank (`master_addr is only used for static rdzv_backend and when
-    rdzv_endpoint is not specified.`). Each node opens its own store at localhost:29400 and waits there for ten minutes.
+    Each node opens its own store on localhost:29400 and waits there for ten minutes. c10d ignores --master-addr,
+    --master-port and --node-rank: `master_addr is only used for static rdzv_backend and when rdzv_endpoint is not
+    specified.`
 
     ## Fix
-    Add --rdzv-endpoint with one node's name, the same on every node, or use --rdzv-backend=static.
+    Add `--rdzv-endpoint` with the name of one node.
+
+    It is the same on every node. Or use `--rdzv-backend=static` with --master-addr and --node-rank.
+
+    ## Example
+        error[LAUNCH031]: c10d on 2 nodes without --rdzv-endpoint
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         if plan.backend != "c10d" or plan.is_standalone is not False or not _several(plan) or plan.nnodes is None:
@@ -179,28 +248,38 @@ def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
         number = port if port and plan.given("master_port") else DEFAULT_C10D_PORT
         endpoint = layer.given("rdzv_endpoint")
         edits = None if endpoint else add(launch, layer, ("rdzv_endpoint", f"{host or host0(line)}:{number}"))
-        ignored = " (c10d ignores --master-addr)" if plan.given("master_addr") else ""
+        label = "c10d ignores --master-addr" if plan.given("master_addr") else "each node waits on localhost:29400"
         yield point(
             launch,
             line,
             layer.program if given is None else given.word,
-            f"c10d for {plan.nnodes[1]} nodes without --rdzv-endpoint{ignored}: each waits at its own localhost:29400; "
-            "expected one endpoint",
+            f"c10d on {plan.nnodes[1]} nodes without --rdzv-endpoint",
             "--rdzv-endpoint",
             edits,
+            label=label,
+            on=every_node(launch, line),
         ).if_certain(_certain(plan))
 
 
 @cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES)
 def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
-    """--rdzv-endpoint is a loopback address in a job of more than one node.
+    """--rdzv-endpoint is a loopback address in a job of several nodes.
 
     ## Why it matters
-    localhost is each node's own: every node waits alone for ten minutes and ends with an empty `RendezvousTimeoutError`. Two
-    agents on one machine do meet there, so that a rehearsal on one machine succeeds.
+    `localhost` points each node at itself: each waits alone for ten minutes and fails with an empty
+    `RendezvousTimeoutError`. Two launchers on one machine do join, so a test on one machine succeeds.
 
     ## Fix
-    Name one node by an address that all of them can reach.
+    Use the address of one node that all nodes can reach.
+
+    ## Example
+        error[LAUNCH032]: localhost:29400 points each of 2 nodes at itself
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         endpoint = plan.settings["rdzv_endpoint"]
@@ -219,14 +298,16 @@ def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
             launch,
             line,
             layer.program if given is None else given.value_word,
-            f"{endpoint.value} is every node's own address, and the job has {count} nodes: expected one node's name",
+            f"{endpoint.value} points each of {count} nodes at itself",
             "a name that all nodes can reach",
             edits,
+            label="use one node's address",
+            on=every_node(launch, line),
         ).if_certain(plan.nnodes is None or _certain(plan) or plan.backend == "static")
 
 
 def _rehearsed(launch: Launch, line: LaunchLine) -> bool:
-    """Several agents of one file or script in the background: a rehearsal of two nodes on one machine."""
+    """Whether the file starts several launchers in the background: a test of two nodes on one machine."""
     others = [
         x for x in launch.lines if x is not line and x.plan is not None and x.node is None and x.file == line.file
     ]
@@ -235,14 +316,25 @@ def _rehearsed(launch: Launch, line: LaunchLine) -> bool:
 
 @cause("LAUNCH033", "rdzv-backend-omitted", Severity.ERROR)
 def rdzv_backend_omitted(launch: Launch) -> Iterator[Finding]:
-    """--rdzv-endpoint is given without --rdzv-backend, so that the rendezvous is static and every node has rank 0.
+    """--rdzv-endpoint is given without --rdzv-backend.
 
     ## Why it matters
-    The backend's default is static, which counts nodes by --node-rank; without it all of them are node rank 0 and wait for
-    clients on their own.
+    The default backend is static, which needs a --node-rank on each node. Without it every node is node rank 0 and
+    waits for the others.
 
     ## Fix
-    Add --rdzv-backend=c10d, or a --node-rank per node.
+    Add `--rdzv-backend=c10d`.
+
+    Or give each node its own --node-rank.
+
+    ## Example
+        error[LAUNCH033]: --rdzv-endpoint=HOST0:29400 without --rdzv-backend=c10d
+
+        # before
+        torchrun --nnodes=2 --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-endpoint=HOST0:29400 --rdzv-backend=c10d train.py
     """
     for line, layer, plan in agents(launch):
         if plan.backend != "static" or plan.given("rdzv_backend") or plan.given("node_rank") or not _several(plan):
@@ -250,8 +342,16 @@ def rdzv_backend_omitted(launch: Launch) -> Iterator[Finding]:
         given = layer.given("rdzv_endpoint")
         if given is None or not given.value:
             continue
-        text = f"{shown(given.word)} without --rdzv-backend is static and this node has rank 0: expected --rdzv-backend=c10d"
-        yield point(launch, line, given.word, text, "--rdzv-backend=c10d", add(launch, layer, ("rdzv_backend", "c10d")))
+        yield point(
+            launch,
+            line,
+            given.word,
+            f"{shown(given.word)} without --rdzv-backend=c10d",
+            "--rdzv-backend=c10d",
+            add(launch, layer, ("rdzv_backend", "c10d")),
+            label="static: every node is rank 0",
+            on=every_node(launch, line),
+        )
 
 
 @cause("LAUNCH046", "nnodes-range-without-c10d", Severity.ERROR)
@@ -259,11 +359,19 @@ def nnodes_range_without_c10d(launch: Launch) -> Iterator[Finding]:
     """--nnodes is a range, but the rendezvous is static.
 
     ## Why it matters
-    Static rendezvous takes MAX as the number of nodes and waits for all of them: with `--nnodes=1:2` one node alone waits 15
-    minutes.
+    Static rendezvous always waits for the maximum. With `--nnodes=1:2` a single node waits 15 minutes and fails.
 
     ## Fix
-    Add --rdzv-backend=c10d and an endpoint, or give one number.
+    Use c10d with an endpoint, or give one number.
+
+    ## Example
+        error[LAUNCH046]: --nnodes=1:2 with static rendezvous always waits for 2 nodes
+
+        # before
+        torchrun --nnodes=1:2 train.py
+
+        # after
+        torchrun --nnodes=1:2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         if plan.backend != "static" or plan.nnodes is None or plan.nnodes[0] == plan.nnodes[1]:
@@ -274,15 +382,22 @@ def nnodes_range_without_c10d(launch: Launch) -> Iterator[Finding]:
         edits = add(launch, layer, *[o for o in options if backend is None or o[0] != "rdzv_backend"])
         if backend is not None:
             edits.append(revalue(backend, "c10d"))
-        text = (
-            f"{plan.nnodes[0]}:{plan.nnodes[1]} nodes with static rendezvous waits for {plan.nnodes[1]}: expected c10d"
+        low, high = plan.nnodes
+        yield point(
+            launch,
+            line,
+            layer.program if given is None else given.word,
+            f"--nnodes={low}:{high} with static rendezvous always waits for {high} nodes",
+            "--rdzv-backend=c10d",
+            edits,
+            label="a range needs --rdzv-backend=c10d",
+            on=every_node(launch, line),
         )
-        yield point(launch, line, layer.program if given is None else given.word, text, "--rdzv-backend=c10d", edits)
 
 
 @c10d_endpoint_omitted.look
 def not_joined(log: Log) -> Iterator[Finding]:
-    """Decided over what all nodes printed while they waited."""
+    """What all nodes printed while they waited."""
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.C10D_ENDPOINT_OMITTED)

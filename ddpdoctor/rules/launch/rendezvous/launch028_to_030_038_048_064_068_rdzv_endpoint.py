@@ -1,4 +1,4 @@
-"""LAUNCH028 to 030, 038, 048, 064, 068: rendezvous options that are ignored, incomplete, or work by luck."""
+"""LAUNCH028 to 030, 038, 048, 064, 068: rendezvous options that are ignored, incomplete, or work only by chance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import after, agents, before, point, remove, revalue, shown, spelled
+from ddpdoctor.rules.launch.pointing import after, agents, before, option_text, point, remove, revalue, spelled
 
 OVERRIDDEN = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 
@@ -30,11 +30,20 @@ def standalone_overrides_rendezvous(launch: Launch) -> Iterator[Finding]:
     """--standalone overrides other rendezvous options of the same line.
 
     ## Why it matters
-    --standalone sets backend, endpoint and id itself and never looks at the master's address. The other options are accepted
-    without a word and do nothing; whoever reads the line believes otherwise.
+    --standalone sets the backend, the endpoint and the id itself, and never reads the master address. The other
+    options have no effect, and torchrun does not say so.
 
     ## Fix
-    Keep --standalone for one node, or the other options without it.
+    Remove the other options, or `--standalone` on several nodes.
+
+    ## Example
+        warning[LAUNCH028]: --standalone ignores --master-port
+
+        # before
+        torchrun --standalone --master-port=29600 train.py
+
+        # after
+        torchrun --standalone train.py
 
     ## Source
     torch/distributed/run.py: `run`.
@@ -42,12 +51,13 @@ def standalone_overrides_rendezvous(launch: Launch) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         if not plan.is_standalone or layer.given("standalone") is None or plan.is_multinode:
             continue
-        found = [d for d in OVERRIDDEN if layer.given(d) is not None and not _same(layer, d)]
-        if found:
-            words = [w for d in found for w in _words(layer, d)]
-            told = ", ".join("--" + d.replace("_", "-") for d in found)
-            text = f"--standalone ignores {told}: expected one or the other"
-            yield point(launch, line, words[0], text, "no such option", remove(line, *words))
+        ignored = [d for d in OVERRIDDEN if layer.given(d) is not None and not _same(layer, d)]
+        if ignored:
+            words = [w for d in ignored for w in _words(layer, d)]
+            options = ", ".join("--" + d.replace("_", "-") for d in ignored)
+            text = f"--standalone ignores {options}"
+            edits = remove(line, *words)
+            yield point(launch, line, words[0], text, "no such option", edits, label="has no effect with --standalone")
 
 
 def _same(layer: Layer, dest: str) -> bool:
@@ -59,13 +69,26 @@ def static_endpoint_without_port(launch: Launch) -> Iterator[Finding]:
     """The --rdzv-endpoint of a static rendezvous has no port.
 
     ## Why it matters
-    `ValueError: port is missing in endpoint: 10.77.0.1. Try to specify --master-port`, although --master-port is not read once
-    an endpoint is given.
+    torchrun fails with `ValueError: port is missing in endpoint: 10.77.0.1. Try to specify --master-port`.
+    --master-port does not help: it is not read if there is an endpoint.
 
     ## Fix
-    Write the port behind the host.
+    Add the port to the host.
+
+    ## Example
+        ValueError: port is missing in endpoint: 10.77.0.1. Try to specify --master-port
+
+        # before
+        torchrun --nnodes=2 --node-rank=0 --rdzv-endpoint=10.77.0.1 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=0 --rdzv-endpoint=10.77.0.1:29500 train.py
     """
     yield from _without_port(launch, "static", DEFAULT_PORT, "static rendezvous has no default port")
+
+
+def _host(endpoint: str) -> str:
+    return endpoint if len(endpoint) <= 30 else endpoint[:29] + "…"
 
 
 @cause("LAUNCH030", "c10d-endpoint-without-port", Severity.WARNING)
@@ -73,15 +96,25 @@ def c10d_endpoint_without_port(launch: Launch) -> Iterator[Finding]:
     """The --rdzv-endpoint of a c10d rendezvous has no port.
 
     ## Why it matters
-    It works by a default, 29400. A node whose line names another port, or 29500 out of habit, never meets the others.
+    The default port 29400 is used. A node whose line names another port, or 29500 out of habit, never joins the
+    others.
 
     ## Fix
-    Write the port behind the host.
+    Add the port to the host.
+
+    ## Example
+        warning[LAUNCH030]: rendezvous endpoint HOST0 has no port
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
-    yield from _without_port(launch, "c10d", DEFAULT_C10D_PORT, "29400 is taken by default")
+    yield from _without_port(launch, "c10d", DEFAULT_C10D_PORT, "port 29400 is the default")
 
 
-def _without_port(launch: Launch, backend: str, port: int, what: str) -> Iterator[Finding]:
+def _without_port(launch: Launch, backend: str, port: int, label: str) -> Iterator[Finding]:
     for line, layer, plan in agents(launch):
         value = plan.settings["rdzv_endpoint"].value
         given = layer.given("rdzv_endpoint")
@@ -89,25 +122,33 @@ def _without_port(launch: Launch, backend: str, port: int, what: str) -> Iterato
             continue
         edits = None if given is None else [revalue(given, quote(f"{value}:{port}"))]
         word = layer.program if given is None else given.value_word
-        yield point(
-            launch, line, word, f"{value} has no port, {what}: expected {value}:{port}", f"{value}:{port}", edits
-        )
+        text = f"rendezvous endpoint {_host(value)} has no port"
+        yield point(launch, line, word, text, f"{value}:{port}", edits, label=label)
 
 
 @cause("LAUNCH038", "node-rank-out-of-range", Severity.ERROR)
 def node_rank_out_of_range(launch: Launch, job: Job) -> Iterator[Finding]:
-    """A --node-rank is below 0 or not below the number of nodes.
+    """A --node-rank is below 0, or not below the number of nodes.
 
     ## Why it matters
-    The node joins under a rank that nobody waits for, and the rank that is waited for never comes: a silent hang of 15 to 30
-    minutes. Mostly the ranks were counted from 1.
+    The node joins with a rank that no node expects, and the job waits 15 to 30 minutes for the missing rank, without
+    a message. Usually the ranks were counted from 1.
 
     ## Fix
     Give every node its own rank from 0 to nnodes-1.
+
+    ## Example
+        error[LAUNCH038]: --node-rank is 2, but the job has only 2 nodes
+
+        # before
+        torchrun --nnodes=2 --node-rank=2 --master-addr=HOST0 train.py
+
+        # after
+        torchrun --nnodes=2 --node-rank=1 --master-addr=HOST0 train.py
     """
     ranks = [node.plan.node_rank for node in job.nodes]
     if len(ranks) > 1 and 0 not in ranks and None not in ranks:
-        return  # nobody is rank 0: that is LAUNCH037
+        return  # no node has rank 0: LAUNCH037
     for agent in (agent for each in launch.lines if (agent := agent_of(each)) is not None):
         line, layer, plan = agent.line, agent.layer, agent.plan
         rank, nodes = plan.node_rank, plan.nnodes
@@ -119,20 +160,33 @@ def node_rank_out_of_range(launch: Launch, job: Job) -> Iterator[Finding]:
             edits = [revalue(given, meant)] if given is not None and (rank == nodes[1] or rank < 0) else None
             word = layer.program if given is None else given.value_word
             name = "--node-rank" if layer.launcher is not LauncherKind.ACCELERATE else "--machine_rank"
-            text = f"{name} is {rank} of {nodes[1]} nodes: expected 0 to {nodes[1] - 1}"
-            yield point(launch, line, word, text, f"0 to {nodes[1] - 1}", edits)
+            allowed = f"0 to {nodes[1] - 1}"
+            text = f"{name} is {rank}, but the job has only {nodes[1]} node{'s' * (nodes[1] > 1)}"
+            yield point(launch, line, word, text, allowed, edits, label=f"allowed: {allowed}")
 
 
 @cause("LAUNCH048", "max-restarts-unreliable", Severity.WARNING)
 def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
-    """--max-restarts may fail, because the store still holds keys of the attempt before.
+    """--max-restarts may fail because the store still has keys of the previous attempt.
 
     ## Why it matters
-    Since torch 2.6 the workers of every attempt share the agents' store without a prefix. A restarted rank can read an address
-    of the dead attempt and fails with `Gloo connectFullMesh failed … Connection refused`, which hides the first error.
+    Since torch 2.6 the workers of all attempts share the launcher's store without a prefix. A restarted rank can read
+    an address of the previous attempt and fail with `Gloo connectFullMesh failed … Connection refused`, which hides
+    the first error.
 
     ## Fix
-    --max-restarts=0 while you look for an error; for elastic jobs c10d with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+    Use `--max-restarts=0` while you debug.
+
+    For elastic jobs use c10d with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
+
+    ## Example
+        warning[LAUNCH048]: --max-restarts=3 can reuse keys of the failed attempt
+
+        # before
+        torchrun --max-restarts=3 --nproc-per-node=2 train.py
+
+        # after
+        torchrun --max-restarts=0 --nproc-per-node=2 train.py
     """
     for line, layer, plan in agents(launch):
         given = layer.given("max_restarts")
@@ -150,8 +204,9 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
             edits = [before(line.argv[0] if line.argv else layer.program, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")]
         else:
             edits = [revalue(given, "0")]
-        text = f"{shown(given.word)}: a restart can meet keys of the dead attempt; expected 0, or c10d with a store of its own"
-        yield point(launch, line, given.word, text, "0, or TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", edits)
+        text = f"{option_text(given)} can reuse keys of the failed attempt"
+        expected = "0, or TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        yield point(launch, line, given.word, text, expected, edits, label="restarts share one store")
 
 
 @cause(
@@ -162,14 +217,25 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
     signatures=(r"got signal: 1\b", r"Received (1|Signals\.SIGHUP|SIGHUP) death signal", r"closing signal SIGHUP"),
 )
 def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:
-    """The terminal closes and torchrun ends on SIGHUP, in spite of nohup.
+    """torchrun ends when the terminal closes, although it was started with nohup.
 
     ## Why it matters
-    torchrun installs a SIGHUP handler of its own over the one that nohup ignores: logging out ends the job with
+    torchrun installs its own SIGHUP handler, which replaces the setting of nohup. Logging out ends the job with
     `SignalException: Process … got signal: 1`.
 
     ## Fix
-    Start it with setsid, in tmux, or by sbatch; with torch 2.10 and newer leave SIGHUP out of --signals-to-handle.
+    Start it with setsid, in tmux, or with sbatch.
+
+    With torch 2.10 and newer you can also leave SIGHUP out of `--signals-to-handle`.
+
+    ## Example
+        warning[LAUNCH064]: nohup does not protect torchrun from SIGHUP
+
+        # before
+        nohup torchrun --nproc-per-node=2 train.py &
+
+        # after
+        setsid torchrun --nproc-per-node=2 train.py &
     """
     for line, layer, plan in agents(launch):
         nohup = next((x for x in line.layers if x.name == "nohup"), None)
@@ -184,20 +250,30 @@ def sighup_ends_launcher(launch: Launch) -> Iterator[Finding]:
             edits = [after(layer.own[-1], option)]
         else:
             edits = [SpanEdit(nohup.program.start, nohup.program.end, "setsid")]
-        text = "torchrun handles SIGHUP itself, so nohup does not keep it alive: expected setsid, or SIGHUP left out"
-        yield point(launch, line, nohup.program, text, "setsid", edits, severity=Severity.WARNING)
+        text = "nohup does not protect torchrun from SIGHUP"
+        label = "torchrun installs its own SIGHUP handler"
+        yield point(launch, line, nohup.program, text, "setsid", edits, label=label, severity=Severity.WARNING)
 
 
 @cause("LAUNCH068", "node-rank-on-single-node", Severity.WARNING)
 def node_rank_on_single_node(launch: Launch) -> Iterator[Finding]:
-    """--node-rank is above 0 in a launch of one node.
+    """--node-rank is above 0 in a job of one node.
 
     ## Why it matters
-    Without --nnodes the job has one node. Its rank is ignored, or, where --master-port makes the rendezvous static, the node is
-    a client of a master that may not exist and waits half an hour.
+    Without --nnodes the job has one node, and its rank is ignored. If --master-port makes the rendezvous static, the
+    node is a client of a master that may not exist and waits 30 minutes.
 
     ## Fix
-    Add --nnodes, or remove --node-rank.
+    Add `--nnodes`, or remove `--node-rank`.
+
+    ## Example
+        warning[LAUNCH068]: --node-rank=1 in a job of one node
+
+        # before
+        torchrun --node-rank=1 --nproc-per-node=2 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     several = any(line.plan is not None and line.plan.is_multinode for line in launch.nodes)
     for line, layer, plan in agents(launch):
@@ -206,10 +282,11 @@ def node_rank_on_single_node(launch: Launch) -> Iterator[Finding]:
             continue
         if plan.is_standalone or (several and _joins(launch, line)):
             continue
-        text = f"--node-rank={plan.node_rank} in a job of one node: expected --nnodes above {plan.node_rank}, or no node rank"
-        yield point(launch, line, given.word, text, "--nnodes", remove(line, *_words(layer, "node_rank")))
+        edits = remove(line, *_words(layer, "node_rank"))
+        text = f"--node-rank={plan.node_rank} in a job of one node"
+        yield point(launch, line, given.word, text, "--nnodes", edits, label="add --nnodes, or remove it")
 
 
 def _joins(launch: Launch, line: LaunchLine) -> bool:
-    """Another line of the job says how many nodes there are: node 1 then works without."""
+    """Another line of the job has the number of nodes: node 1 then works without it."""
     return line.node is not None and len(launch.nodes) > 1 and line.layer(LauncherKind.TORCHRUN) is not None

@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, told
+from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, source
 from ddpdoctor.rules.launch.pointing import agents
 
 INTEGER_KEYS = (
@@ -35,14 +35,26 @@ def _conf(plan: Plan) -> Iterator[tuple[str, str | None]]:
 
 @cause("LAUNCH044", "rdzv-conf-key-ignored", Severity.WARNING)
 def rdzv_conf_key_ignored(launch: Launch) -> Iterator[Finding]:
-    """--rdzv-conf has a key that this rendezvous backend never reads.
+    """--rdzv-conf has a key that this rendezvous backend does not read.
 
     ## Why it matters
-    Unknown keys are dropped without a word, and each backend has its own: `timeout=5` does nothing under c10d, `join_timeout=5`
-    nothing under static. The time that was set is not in force.
+    Each backend has its own keys and silently ignores all others: `timeout=5` has no effect with c10d,
+    `join_timeout=5` none with static. The timeout that you set is not used.
 
     ## Fix
-    c10d reads join_timeout, last_call_timeout, close_timeout, read_timeout, is_host and a few more; static reads timeout.
+    Use a key that the backend reads.
+
+    c10d reads join_timeout, last_call_timeout, close_timeout, read_timeout, is_host and a few more; static reads
+    timeout.
+
+    ## Example
+        warning[LAUNCH044]: --rdzv-conf key timeout is ignored by the c10d backend
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-conf=timeout=60 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-conf=join_timeout=60 train.py
     """
     for line, layer, plan in agents(launch):
         keys = CONF_KEYS.get(plan.backend or "")
@@ -51,13 +63,12 @@ def rdzv_conf_key_ignored(launch: Launch) -> Iterator[Finding]:
         for name, value in _conf(plan):
             if name and value is not None and name not in keys:
                 meant = _conf_key(name, plan.backend or "")
-                wanted = plan.settings["rdzv_conf"]
-                fixed = (wanted.value or "").replace(name, meant) if meant else None
-                text = (
-                    f"has {name}, which the {plan.backend} backend does not read: expected {meant or ', '.join(keys)}"
-                )
-                message = told(wanted, "rdzv_conf", text)
-                yield bad(launch, line, layer, "rdzv_conf", wanted, message, meant or ", ".join(keys), fixed)
+                conf = plan.settings["rdzv_conf"]
+                fixed = (conf.value or "").replace(name, meant) if meant else None
+                message = f"{source(conf, 'rdzv_conf')} key {name:.20} is ignored by the {plan.backend} backend"
+                label = f"use {meant}" if meant else f"not a key of {plan.backend}"
+                allowed = meant or ", ".join(keys)
+                yield bad(launch, line, layer, "rdzv_conf", conf, message, allowed, fixed, label)
 
 
 def _conf_key(name: str, backend: str) -> str | None:
@@ -76,39 +87,52 @@ def _conf_key(name: str, backend: str) -> str | None:
     signatures=(r"does not represent a valid (boolean|integer) value", r"must have a value specified"),
 )
 def rdzv_conf_value_invalid(launch: Launch) -> Iterator[Finding]:
-    """--rdzv-conf has an item without a value, or a value that cannot be read.
+    """--rdzv-conf has a key without a value, or a value that torchrun cannot read.
 
     ## Why it matters
-    `The rendezvous configuration option 'timeout' must have a value specified.`, `… does not represent a valid boolean value.`
-    or `… valid integer value.`
+    torchrun fails with `The rendezvous configuration option 'timeout' must have a value specified.`, `… does not
+    represent a valid boolean value.` or `… valid integer value.`
 
     ## Fix
-    Write key=value pairs with commas between them: whole seconds for times, true or false for is_host.
+    Write `key=value` pairs separated by commas.
+
+    Times are whole seconds; is_host is true or false.
+
+    ## Example
+        ValueError: The rendezvous configuration option 'join_timeout' does not represent a valid integer value.
+
+        # before
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-conf=join_timeout=60s train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 --rdzv-conf=join_timeout=60 train.py
     """
     for line, layer, plan in agents(launch):
         if plan.backend not in ("static", "c10d"):
             continue
         for name, value in _conf(plan):
-            wrong = _conf_fault(name, value, plan.backend)
-            if wrong:
-                setting = plan.settings["rdzv_conf"]
-                text = told(setting, "rdzv_conf", wrong)
-                yield bad(launch, line, layer, "rdzv_conf", setting, text, "key=value", _readable(setting.value or ""))
+            fault = _conf_fault(name, value, plan.backend)
+            if fault:
+                conf = plan.settings["rdzv_conf"]
+                text = f"{source(conf, 'rdzv_conf')} {fault[0]}"
+                fixed = _readable(conf.value or "")
+                yield bad(launch, line, layer, "rdzv_conf", conf, text, "key=value", fixed, fault[1])
 
 
 def _readable(text: str) -> str | None:
-    """`key=value` pairs, where they were written with colons or as JSON."""
+    """`key=value` pairs, if they were written with colons or as JSON."""
     pairs = re.findall(r"[\"']?([A-Za-z_]+)[\"']?\s*[:=]\s*[\"']?([\w.]+)[\"']?", text)
     fixed = ",".join(f"{name}={value}" for name, value in pairs)
     return fixed if fixed != text and len(pairs) == len(text.split(",")) else None
 
 
-def _conf_fault(name: str, value: str | None, backend: str) -> str | None:
+def _conf_fault(name: str, value: str | None, backend: str) -> tuple[str, str] | None:
+    """What is wrong with a key and its value, and the text of the caret."""
     if value is None:
-        return f"gives {name!r:.30} no value: expected {name or 'key'}=…"
+        return (f"has the key {name!r:.30} without a value", f"use {name}=…") if name else ("has no key", "use key=…")
     if backend == "c10d" and name == "is_host" and value.lower() not in TRUTHS:
-        return f"has is_host={value:.30}: expected true or false"
+        return f"has is_host={value:.20}, not true or false", "use true or false"
     numbers = INTEGER_KEYS if backend == "c10d" else ("timeout",)
     if name in numbers and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
-        return f"has {name}={value:.30}: expected whole seconds"
+        return f"has {name}={value:.20}, not a number", "use whole seconds, without a unit"
     return None

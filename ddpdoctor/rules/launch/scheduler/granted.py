@@ -1,4 +1,4 @@
-"""What a scheduler gives a launch line: GPUs a node and nodes, from sbatch's and srun's options or a pod's limits."""
+"""What a scheduler allocates to a launch line: GPUs per node and nodes, by options of sbatch and srun or a pod's limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _value(layer: Layer | None, *flags: str) -> str | None:
 
 
 def granted_gpus(line: LaunchLine) -> tuple[int | None, str]:
-    """The GPUs that the processes of one node get, and what says so. None: nothing says it for certain."""
+    """The GPUs that the processes of one node get, and where that is set. None: not known for certain."""
     if line.pod is not None:
         return line.pod.gpus, "the container's limit"
     box = container_of(line)
@@ -51,7 +51,7 @@ def granted_gpus(line: LaunchLine) -> tuple[int | None, str]:
     srun = line.layer(LauncherKind.SRUN)
     layers = [each for each in (srun, line.batch) if each is not None]
     if any(_given(each, "--exclusive", "--het-group") for each in layers):
-        return None, ""  # the whole node, with GPUs that nobody counted
+        return None, ""  # the whole node, with an unknown number of GPUs
     for layer in layers:
         for flag in ("--gpus-per-task", "--gpus-per-node", "--gres", "--gpus", "-G"):
             value = _value(layer, flag)
@@ -78,7 +78,7 @@ def _gres(value: str) -> int | None:
 
 
 def allocated_nodes(line: LaunchLine) -> int | None:
-    """How many nodes run the line at the same time. None: nothing says it for certain."""
+    """How many nodes run the line at the same time. None: not known for certain."""
     srun = line.layer(LauncherKind.SRUN)
     own = _value(srun, "-N", "--nodes")
     if own is None and srun is not None and (srun.reading.is_open or any(_given(srun, flag) for flag in _SUBSETS)):

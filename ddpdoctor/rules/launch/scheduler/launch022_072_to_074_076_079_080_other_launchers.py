@@ -15,7 +15,7 @@ from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import HOST0, after, agents, point, remove, revalue, shown, spelled
+from ddpdoctor.rules.launch.pointing import HOST0, after, agents, option_text, point, remove, revalue, spelled
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -36,7 +36,7 @@ def _number(layer: Layer, dest: str) -> int | None:
 
 
 def _count(line: LaunchLine, layer: Layer, dest: str) -> int | None:
-    """An option's number, else the one of accelerate's config file."""
+    """The number of an option, or of accelerate's config file."""
     if layer.given(dest) is not None:
         return _number(layer, dest)
     value = (line.config or {}).get(dest, "")
@@ -44,7 +44,7 @@ def _count(line: LaunchLine, layer: Layer, dest: str) -> int | None:
 
 
 def _visible(line: LaunchLine) -> int | None:
-    """How many GPUs the line's own CUDA_VISIBLE_DEVICES leaves; None when it says nothing."""
+    """How many GPUs the line's own CUDA_VISIBLE_DEVICES shows; None if it is not known."""
     value = line.environ.variables.get(CVD)
     return listed(value) if is_known(value or "") else None
 
@@ -56,55 +56,86 @@ def nproc_per_node_gpu_without_gpu(launch: Launch, gpu: Gpu) -> Iterator[Finding
     """--nproc-per-node=gpu on a node without a GPU.
 
     ## Why it matters
-    `ValueError: Cuda is not available.` from the launcher: no driver, a torch without CUDA, or a GPU that is hidden.
+    torchrun fails with `ValueError: Cuda is not available.`: there is no driver, torch was built without CUDA, or the
+    GPU is hidden.
 
     ## Fix
-    Repair the access to the GPU, or give a number.
+    Make the GPU visible, or use a number.
+
+    ## Example
+        ValueError: Cuda is not available.
+
+        # before
+        torchrun --nproc-per-node=gpu train.py
+
+        # after
+        torchrun --nproc-per-node=1 train.py
     """
-    # A driver that did not answer says nothing of how many GPUs there are.
+    # If the driver did not answer, the number of GPUs is unknown.
     if not gpu.devices and (gap := gpu.gap("devices")) is not None and gap.why is not Why.NOT_HERE:
         unanswered(gap.reason)
     for line, layer, plan in agents(launch):
         given = layer.given("nproc_per_node")
         if given is not None and plan.settings["nproc_per_node"].value == "gpu" and not gpu.devices:
-            text = f"{shown(given.word)} on a node without a GPU: expected a number"
-            yield point(launch, line, given.value_word, text, "a number", [revalue(given, "1")])
+            text = f"{option_text(given)} on a node without a GPU"
+            yield point(launch, line, given.value_word, text, "a number", [revalue(given, "1")], label="use a number")
 
 
 @cause("LAUNCH072", "accelerate-num-processes-per-node", Severity.ERROR)
 def accelerate_num_processes_per_node(launch: Launch) -> Iterator[Finding]:
-    """accelerate's --num_processes is given for one machine, but it is the total.
+    """accelerate's --num_processes is the number of one machine, but it must be the total.
 
     ## Why it matters
-    --num_processes counts the processes of all machines. With the number of one machine each of them starts too few, and the
-    launch runs a smaller world than meant, or waits.
+    --num_processes counts the processes of all machines. With the number of one machine, each machine starts too few,
+    and the job has a smaller world than intended or waits.
 
     ## Fix
-    Multiply: machines times GPUs of one machine, the same on every machine.
+    Use machines times GPUs per machine.
+
+    It is the same on every machine.
+
+    ## Example
+        error[LAUNCH072]: --num_processes=1 for 2 machines
+
+        # before
+        accelerate launch --num_machines=2 --num_processes=1 --machine_rank=0 --main_process_ip=HOST0 train.py
+
+        # after
+        accelerate launch --num_machines=2 --num_processes=2 --machine_rank=0 --main_process_ip=HOST0 train.py
     """
     for line, layer in _layers(launch, LauncherKind.ACCELERATE):
         total, machines = _count(line, layer, "num_processes"), _count(line, layer, "num_machines")
         if total is None or machines is None or machines < 2 or (total >= machines and total % machines == 0):
             continue
-        given, wanted = layer.given("num_processes"), str(total * machines)
+        given, meant = layer.given("num_processes"), str(total * machines)
         if given is not None:
-            edits = [revalue(given, wanted)]
+            edits = [revalue(given, meant)]
         else:
-            edits = [after(layer.own[-1], f"{spelled(layer, 'num_processes', (2, 0))}={wanted}")]
+            edits = [after(layer.own[-1], f"{spelled(layer, 'num_processes', (2, 0))}={meant}")]
         word = layer.program if given is None else given.value_word
-        text = f"{total} processes in all for {machines} machines: expected a multiple of {machines}"
-        yield point(launch, line, word, text, wanted, edits)
+        source = f"{total} process{'es' * (total != 1)}" if given is None else option_text(given)
+        text, label = f"{source} for {machines} machines", f"use the total, such as {meant}"
+        yield point(launch, line, word, text, meant, edits, label=label)
 
 
 @cause("LAUNCH073", "accelerate-cpu-single-process", Severity.ERROR)
 def accelerate_cpu_single_process(launch: Launch) -> Iterator[Finding]:
-    """accelerate launch on the CPU starts one process, although more were asked for.
+    """accelerate launch --cpu starts one process, although more were requested.
 
     ## Why it matters
-    With --cpu accelerate starts more than one process only by MPI: --num_processes 2 starts one and exits 0.
+    With --cpu accelerate starts several processes only through MPI: `--num_processes 2` starts one and exits with 0.
 
     ## Fix
-    Use torchrun, or give --mpirun_hostfile.
+    Use torchrun, or add `--mpirun_hostfile`.
+
+    ## Example
+        error[LAUNCH073]: --cpu starts 1 process, not 2
+
+        # before
+        accelerate launch --cpu --num_processes=2 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line, layer in _layers(launch, LauncherKind.ACCELERATE):
         total, flag = _number(layer, "num_processes"), layer.given("cpu")
@@ -112,8 +143,9 @@ def accelerate_cpu_single_process(launch: Launch) -> Iterator[Finding]:
             continue
         if layer.given("num_machines") is not None and (_number(layer, "num_machines") or 1) > 1:
             continue
-        text = f"--cpu with {total} processes starts one: expected torchrun --nproc-per-node={total}"
-        yield point(launch, line, flag.word, text, "torchrun", None)
+        text = f"--cpu starts 1 process, not {total}"
+        label = f"use torchrun --nproc-per-node={total}"
+        yield point(launch, line, flag.word, text, "torchrun", None, label=label)
 
 
 @cause(
@@ -123,13 +155,25 @@ def accelerate_cpu_single_process(launch: Launch) -> Iterator[Finding]:
     signatures=(r"you need to specify the main process IP",),
 )
 def accelerate_main_process_ip_missing(launch: Launch) -> Iterator[Finding]:
-    """accelerate is given several machines but no address of the main process.
+    """accelerate runs on several machines without the address of the main process.
 
     ## Why it matters
-    `When using multiple machines, you need to specify the main process IP.`, or a TypeError about NoneType.
+    accelerate fails with `When using multiple machines, you need to specify the main process IP.`, or with a
+    TypeError about NoneType.
 
     ## Fix
-    Add --main_process_ip and --main_process_port, the same on every machine.
+    Add `--main_process_ip` and `--main_process_port`.
+
+    They are the same on every machine.
+
+    ## Example
+        ValueError: When using multiple machines, you need to specify the main process IP.
+
+        # before
+        accelerate launch --num_machines=2 --num_processes=16 --machine_rank=0 train.py
+
+        # after
+        accelerate launch --num_machines=2 --num_processes=16 --machine_rank=0 --main_process_ip=HOST0 train.py
     """
     for line, layer in _layers(launch, LauncherKind.ACCELERATE):
         machines, given = _count(line, layer, "num_machines"), layer.given("num_machines")
@@ -143,9 +187,10 @@ def accelerate_main_process_ip_missing(launch: Launch) -> Iterator[Finding]:
         options = f"{spelled(layer, 'main_process_ip', (2, 0))}={HOST0}"
         if layer.given("main_process_port") is None and not _is_set(config.get("main_process_port")):
             options += f" {spelled(layer, 'main_process_port', (2, 0))}=29500"
-        text = f"{machines} machines and no --main_process_ip: expected the address of machine 0"
-        word = layer.program if given is None else given.word
-        yield point(launch, line, word, text, "--main_process_ip", [after(layer.own[-1], options)])
+        source = f"{machines} machines" if given is None else option_text(given)
+        word, expected = layer.program if given is None else given.word, "--main_process_ip"
+        edits = [after(layer.own[-1], options)]
+        yield point(launch, line, word, f"{source} without {expected}", expected, edits, label=f"add {expected}")
 
 
 def _is_set(value: str | None) -> bool:
@@ -159,13 +204,22 @@ def _is_set(value: str | None) -> bool:
     signatures=(r"No slot '?\d+'? specif",),
 )
 def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
-    """deepspeed is given GPU numbers that CUDA_VISIBLE_DEVICES has renumbered.
+    """deepspeed --include has GPU numbers that CUDA_VISIBLE_DEVICES changes.
 
     ## Why it matters
-    `No slot '2' specified on host 'localhost'`: deepspeed counts the visible GPUs and then looks up the number of the board.
+    deepspeed counts only the visible GPUs, from 0, and fails with `No slot '2' specified on host 'localhost'`.
 
     ## Fix
-    Unset CUDA_VISIBLE_DEVICES and choose with --include alone.
+    Unset CUDA_VISIBLE_DEVICES, and select GPUs only with `--include`.
+
+    ## Example
+        ValueError: No slot '2' specified on host 'localhost'
+
+        # before
+        CUDA_VISIBLE_DEVICES=2,3 deepspeed --include=localhost:2,3 train.py
+
+        # after
+        deepspeed --include=localhost:2,3 train.py
     """
     for line, layer in _layers(launch, LauncherKind.DEEPSPEED):
         count, given = _visible(line), layer.given("include")
@@ -175,9 +229,9 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
         if any(slot >= count for slot in slots):
             word = next((v.word for v in layer.variables if v.name == CVD), None)
             edits = None if word is None or not word.raw else remove(line, word)
-            value = line.environ.variables[CVD]
-            text = f"{shown(given.value_word)} names GPUs beyond the {count} of {CVD}={value}: expected --include alone"
-            yield point(launch, line, given.value_word, text, f"no {CVD}", edits)
+            text = f"{option_text(given):.30} exceeds the {count} visible GPU{'s' * (count != 1)}"
+            label = "visible GPUs are numbered from 0"
+            yield point(launch, line, given.value_word, text, f"no {CVD}", edits, label=label)
 
 
 @cause(
@@ -187,13 +241,22 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
     signatures=(r"no extra nodes available via hostfile",),
 )
 def deepspeed_hostfile_missing(launch: Launch) -> Iterator[Finding]:
-    """deepspeed is given several nodes but no hostfile.
+    """deepspeed runs on several nodes without a hostfile.
 
     ## Why it matters
-    `Num nodes is >1 but no extra nodes available via hostfile`.
+    deepspeed fails with `Num nodes is >1 but no extra nodes available via hostfile`.
 
     ## Fix
-    Add --hostfile with lines such as `node1 slots=8`.
+    Add `--hostfile` with lines such as `node1 slots=8`.
+
+    ## Example
+        Num nodes is >1 but no extra nodes available via hostfile
+
+        # before
+        deepspeed --num_nodes=2 train.py
+
+        # after
+        deepspeed --num_nodes=2 --hostfile=hostfile train.py
     """
     for line, layer in _layers(launch, LauncherKind.DEEPSPEED):
         count, given = _number(layer, "num_nodes"), layer.given("num_nodes")
@@ -201,8 +264,8 @@ def deepspeed_hostfile_missing(launch: Launch) -> Iterator[Finding]:
             continue
         if layer.given("hostfile") is not None or layer.given("no_ssh") is not None:
             continue
-        text = f"{count} nodes and no --hostfile: expected a file with the nodes' names"
-        yield point(launch, line, given.word, text, "--hostfile", [after(layer.own[-1], "--hostfile=hostfile")])
+        text, edits = f"{option_text(given)} without --hostfile", [after(layer.own[-1], "--hostfile=hostfile")]
+        yield point(launch, line, given.word, text, "--hostfile", edits, label="add --hostfile")
 
 
 @cause(
@@ -212,13 +275,23 @@ def deepspeed_hostfile_missing(launch: Launch) -> Iterator[Finding]:
     signatures=(r"Cannot specify num_nodes/gpus with include/exclude",),
 )
 def deepspeed_selection_conflict(launch: Launch) -> Iterator[Finding]:
-    """deepspeed is given two of --include, --exclude and the numbers --num_gpus or --num_nodes.
+    """deepspeed options that exclude each other: --include, --exclude, and --num_gpus or --num_nodes.
 
     ## Why it matters
-    `ValueError: Cannot specify num_nodes/gpus with include/exclude`, or `include_str and exclude_str are mutually exclusive.`
+    deepspeed fails with `ValueError: Cannot specify num_nodes/gpus with include/exclude`, or `include_str and
+    exclude_str are mutually exclusive.`
 
     ## Fix
-    Keep one of them.
+    Keep only one of them.
+
+    ## Example
+        ValueError: Cannot specify num_nodes/gpus with include/exclude
+
+        # before
+        deepspeed --include=localhost:0,1 --num_gpus=2 train.py
+
+        # after
+        deepspeed --include=localhost:0,1 train.py
     """
     for line, layer in _layers(launch, LauncherKind.DEEPSPEED):
         chosen = next((g for d in ("include", "exclude") if (g := layer.given(d))), None)
@@ -227,5 +300,6 @@ def deepspeed_selection_conflict(launch: Launch) -> Iterator[Finding]:
         if chosen is None or not counted:
             continue
         words = [w for g in counted for w in ([g.word] if g.is_joined else [g.word, g.value_word])]
-        text = f"{chosen.written} and {counted[0].written} exclude each other: expected one of them"
-        yield point(launch, line, counted[0].word, text, chosen.written, remove(line, *words))
+        text = f"{counted[0].written} cannot be combined with {chosen.written}"
+        edits = remove(line, *words)
+        yield point(launch, line, counted[0].word, text, chosen.written, edits, label="keep only one of them")

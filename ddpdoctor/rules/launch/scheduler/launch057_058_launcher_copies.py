@@ -1,4 +1,4 @@
-"""LAUNCH057, LAUNCH058: launchers that are started several times: by another launcher, or by the scheduler."""
+"""LAUNCH057, LAUNCH058: launchers that another launcher or the scheduler starts several times."""
 
 from __future__ import annotations
 
@@ -30,11 +30,20 @@ def nested_launchers(launch: Launch) -> Iterator[Finding]:
     """One launcher starts another launcher.
 
     ## Why it matters
-    Every process of the outer launcher starts an inner one, and each of those forms a job of its own: several independent
-    trainings side by side, exit code 0.
+    Every process of the outer launcher starts an inner one, and each of those starts a separate job: several
+    independent trainings run side by side and exit with 0.
 
     ## Fix
-    Keep one launcher.
+    Remove one of the two launchers.
+
+    ## Example
+        error[LAUNCH057]: accelerate starts torchrun in every process
+
+        # before
+        accelerate launch --num_processes=2 --no_python torchrun --nproc-per-node=2 train.py
+
+        # after
+        torchrun --nproc-per-node=2 train.py
     """
     for line in launch.lines:
         starters = [each for each in line.layers if starts_ranks(each.launcher)]
@@ -42,8 +51,14 @@ def nested_launchers(launch: Launch) -> Iterator[Finding]:
             continue
         outer, inner = starters[-2], starters[-1]
         edits = _one_launcher(line, outer, inner)
-        text = f"{outer.name} starts {inner.name}, which forms a job of its own in every process: expected one launcher"
-        yield point(launch, line, outer.program, text, "one launcher", edits)
+        text = f"{outer.name} starts {_name(inner)} in every process"
+        yield point(launch, line, outer.program, text, "one launcher", edits, label="remove one of the launchers")
+
+
+def _name(layer: Layer) -> str:
+    """The launcher's own name, also if Python runs it as a module."""
+    modules = {LauncherKind.LEGACY: "torch.distributed.launch", LauncherKind.TORCHRUN: "torchrun"}
+    return modules.get(layer.launcher, layer.name)
 
 
 COUNTS = {
@@ -57,7 +72,7 @@ MACHINES = ("nnodes", "num_machines", "num_nodes", "hostfile")
 
 
 def _one_launcher(line: LaunchLine, outer: Layer, inner: Layer) -> list[SpanEdit] | None:
-    """The line with one launcher and as many processes as were meant; None where that takes more than leaving one out."""
+    """The line with one launcher and as many processes as intended; None if that takes more than removing one launcher."""
     own = [w for w in outer.own if w.start < inner.program.start]
     if not own:
         return None
@@ -85,17 +100,28 @@ def _last_of_name(layer: Layer) -> int:
 
 @cause("LAUNCH058", "launcher-per-task", Severity.ERROR, explains=("LAUNCH070",))
 def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
-    """The scheduler starts several launchers a node, each of which starts all the ranks.
+    """The scheduler starts several launchers per node, each of which starts all ranks.
 
     ## Why it matters
-    srun and mpirun start one torchrun a task. Without a port that makes as many complete jobs, exit code 0; with one, the second
-    torchrun of a node ends with EADDRINUSE.
+    srun and mpirun start one torchrun per task. Without a port these are as many complete jobs, which exit with 0;
+    with a port the second torchrun of a node fails with `EADDRINUSE`.
 
     ## Fix
-    One task a node for the launcher: --ntasks-per-node=1; or one task a GPU and no launcher.
+    Run one torchrun per node: `--ntasks-per-node=1`.
+
+    Or run one task per GPU without torchrun.
+
+    ## Example
+        error[LAUNCH058]: srun starts 8 torchruns per node, expected 1
+
+        # before
+        srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     if nodes is not None:
-        yield from _met(nodes)
+        yield from _several_tasks(nodes)
     if only_met(nodes, launch):
         return
     assert launch is not None
@@ -116,60 +142,58 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
         if count <= 1 or (count == meant) or given is None:
             continue
         here = any(g is given for g in outer.reading.given)
-        edits = _one_a_node(outer, given, count, meant) if here else [after(outer.program, "--ntasks-per-node=1")]
+        edits = _one_per_node(outer, given, count, meant) if here else [after(outer.program, "--ntasks-per-node=1")]
         where = given.value_word if here else outer.program
-        text = f"{outer.name} starts {count} tasks, and each {starter.name} starts all ranks of its node: expected one a node"
-        yield point(launch, line, where, text, f"{meant}", edits)
+        place = "per node" if meant == 1 else f"on {meant} nodes"
+        copies = f"{count} torchruns" if _name(starter) == "torchrun" else f"{count} copies of {_name(starter)}"
+        text = f"{outer.name} starts {copies} {place}; expected {meant}"
+        yield point(launch, line, where, text, f"{meant}", edits, label="each one starts all ranks")
 
 
 def _inside(launch: Launch, line: LaunchLine, starter: Layer) -> Iterator[Finding]:
-    """The line stands in a task of a scheduler, as the environment says, and there are more tasks than the line has nodes."""
+    """The line runs in a task of a scheduler, by its environment, and there are more tasks than the line has nodes."""
     environ, plan = line.environ, line.plan
     launcher, tasks_in_all = environ.launcher, environ.world_size
     if launcher is None or launcher.name not in SCHEDULERS or plan is None or not plan.is_multinode:
         return
     most = plan.nnodes[1] if plan.nnodes is not None else 0
     if tasks_in_all is not None and tasks_in_all > most and plan.settings["nnodes"].origin == "line":
-        text = (
-            f"{launcher.title} started {tasks_in_all} tasks with this line, and {starter.name} wants {most} nodes: expected"
-            " one task a node"
-        )
-        yield point(launch, line, starter.program, text, f"{most} tasks")
+        text = f"{launcher.title} started this line {tasks_in_all} times for {most} nodes"
+        yield point(launch, line, starter.program, text, f"{most} tasks", label="run one task per node")
 
 
-def _met(nodes: Nodes) -> Iterator[Finding]:
-    """Several tasks of one node that each would start the launcher."""
+def _several_tasks(nodes: Nodes) -> Iterator[Finding]:
+    """Several tasks of one node, each of which would start the launcher."""
     machines: dict[str, list[Node]] = {}
     for node in nodes.nodes:
         if node.is_scheduled and node.form != Form.ENV and node.machine:
             machines.setdefault(node.machine, []).append(node)
-    crowded = [found for found in machines.values() if len(found) > 1]
+    crowded = [tasks for tasks in machines.values() if len(tasks) > 1]
     if crowded:
         first = crowded[0][0]
         yield Finding(
-            f"the scheduler starts this line {len(crowded[0])} times on {first.host}, and each starts all ranks of its node:"
-            " expected one task a node",
-            (Evidence("nodes.machine", f"{len(crowded[0])} on {first.host}", "one a node"),),
+            f"the scheduler starts this line {len(crowded[0])} times on {first.host}",
+            (Evidence("nodes.machine", f"{len(crowded[0])} on {first.host}", "one per node"),),
             where=Where(host=first.host) if len(crowded) == 1 and len(machines) > 1 else Where(),
         )
 
 
-def _one_a_node(outer: Layer, given: Given, count: int, meant: int) -> list[SpanEdit]:
-    """One task a node in the option that gives their number, and in the total beside it."""
+def _one_per_node(outer: Layer, given: Given, count: int, meant: int) -> list[SpanEdit]:
+    """One task per node in the option that sets their number, and the matching total."""
     if given.value is not None and given.value.startswith("ppr:"):
         edits = [revalue(given, re.sub(r"^ppr:\d+", f"ppr:{meant}", given.value))]
     else:
         edits = [revalue(given, str(meant))]
     flags = ("-n", "--ntasks") if outer.launcher is LauncherKind.SRUN else TASKS
     total = option(outer, flags)
-    each = number(total)
-    if total is not None and total is not given and each is not None and each % count == 0:
-        edits.append(revalue(total, str(each // count)))
+    all_tasks = number(total)
+    if total is not None and total is not given and all_tasks is not None and all_tasks % count == 0:
+        edits.append(revalue(total, str(all_tasks // count)))
     return edits
 
 
 def _nodes_of_launch(line: LaunchLine) -> int | None:
-    """The nodes that the job can have at most, from the scheduler or torchrun's own options."""
+    """The most nodes that the job can have, by the options of the scheduler or of torchrun."""
     known = [nodes(line)]
     if line.plan is not None and line.plan.nnodes is not None:
         known.append(line.plan.nnodes[-1])
@@ -181,7 +205,7 @@ def _nodes_of_launch(line: LaunchLine) -> int | None:
 
 
 def _machines(line: LaunchLine) -> int | None:
-    """How many machines accelerate was told of; None where a config file may say it."""
+    """The machines of accelerate; None if a config file may set them."""
     layer = line.layer(LauncherKind.ACCELERATE)
     if layer is None or layer is not line.starter or layer.reading.is_open:
         return None
@@ -200,21 +224,20 @@ _NUMBERS = re.compile(r"\d+")
 
 @launcher_per_task.look
 def launched_per_task(log: Log) -> Iterator[Finding]:
-    """One rank is announced again and again by different processes of one job."""
+    """Different processes of one job announce the same rank several times."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.rules.log.world_sizes import worlds_finding
 
     forms: dict[tuple[str, str], dict[str, list[LogLine]]] = defaultdict(lambda: defaultdict(list))
-    for line, found in context_lines(log, "member"):  # loggers may tell each once more in another form
-        form = _NUMBERS.sub("#", line.text[: found.start()])
-        forms[form, found["members"]][found["rank"]].extend([line] * line.count)
-    for (_, members), said in forms.items():
-        times, rest = divmod(sum(map(len, said.values())), len(said))
-        is_even = all(len(each) == times for each in said.values()) or times * len(said) == int(members)
+    for line, member in context_lines(log, "member"):  # loggers may print each once more in another form
+        form = _NUMBERS.sub("#", line.text[: member.start()])
+        forms[form, member["members"]][member["rank"]].extend([line] * line.count)
+    for (_, members), lines_of_ranks in forms.items():
+        times, rest = divmod(sum(map(len, lines_of_ranks.values())), len(lines_of_ranks))
+        is_even = all(len(lines) == times for lines in lines_of_ranks.values())
+        is_even = is_even or times * len(lines_of_ranks) == int(members)
         if members != "1" and times > 1 and not rest and is_even:
-            rank, lines = next(iter(said.items()))
-            text = (
-                f"rank {rank} of {members} started {times} times, and so did every other: a launcher runs in each task"
-            )
+            lines = next(iter(lines_of_ranks.values()))
+            text = f"each of {members} ranks started {times} times: a launcher runs in each task"
             yield worlds_finding(log, text, lines[:3], lines[0])
             return

@@ -1,4 +1,4 @@
-"""LAUNCH059, LAUNCH060: variables of the scheduler that the wrong shell puts in."""
+"""LAUNCH059, LAUNCH060: variables of the scheduler that the wrong shell expands."""
 
 from __future__ import annotations
 
@@ -21,14 +21,25 @@ EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
 
 @cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR, explains=("LAUNCH036",))
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
-    """The node rank is expanded by the shell of the batch script and is 0 on every node.
+    """The shell of the batch script expands the node rank, so it is 0 on every node.
 
     ## Why it matters
-    $SLURM_NODEID is put in before srun runs, where it is 0: every node becomes node rank 0. On different hosts they wait for
-    each other for 15 minutes, on one host the second says EADDRINUSE.
+    `$SLURM_NODEID` is expanded before srun runs, where it is 0, so every node becomes node rank 0. On different hosts
+    they wait for each other for 15 minutes; on one host the second fails with `EADDRINUSE`.
 
     ## Fix
-    Let a shell inside the task expand it: srun bash -c 'torchrun --node-rank=$SLURM_NODEID …' in single quotes; or use c10d.
+    Expand it inside the task, with `bash -c '…'`.
+
+    Use single quotes. Or use c10d, which needs no node rank.
+
+    ## Example
+        error[LAUNCH059]: $SLURM_NODEID is 0 on every node
+
+        # before
+        srun --nodes=2 torchrun --nnodes=2 --node-rank=$SLURM_NODEID --master-addr=HOST0 train.py
+
+        # after
+        srun --nodes=2 bash -c 'torchrun --nnodes=2 --node-rank=$SLURM_NODEID --master-addr=HOST0 train.py'
     """
     for line, layer, plan in agents(launch):
         srun = line.layer(LauncherKind.SRUN)
@@ -38,17 +49,18 @@ def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
         match = EARLY.search(given.value_word.raw)
         if match is None or _task_variable(line, srun):
             continue
-        text = f"${match[1]} is expanded before srun starts and is 0 on every node: expected it inside bash -c '…'"
-        yield point(launch, line, given.value_word, text, "bash -c '…' in single quotes", _in_shell(line, layer))
+        text, expected = f"${match[1]} is 0 on every node", "bash -c '…' in single quotes"
+        label = "expanded before srun starts"
+        yield point(launch, line, given.value_word, text, expected, _in_shell(line, layer), label=label)
 
 
 def _task_variable(line: LaunchLine, srun: Layer) -> bool:
-    """The line stands inside a task already: srun is not outside of it."""
+    """The line is already inside a task: srun is not outside of it."""
     return not any(each is srun for each in line.layers)
 
 
 def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
-    """The torchrun part wrapped in `bash -c '…'`, or the double quotes around it made single."""
+    """Put the torchrun part into `bash -c '…'`, or replace the double quotes around it by single ones."""
     shell = next((each for each in line.layers if each.is_shell_text), None)
     if shell is not None:
         text = shell.own[-1]
@@ -70,14 +82,25 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
-    """An option that counts nodes is empty, because the shell that expanded it does not know the scheduler's variable.
+    """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
 
     ## Why it matters
-    `invalid literal for int() with base 10: ''`: SLURM_NNODES and its like exist inside the allocation or the task, not in the
-    shell of the login node.
+    torchrun fails with `invalid literal for int() with base 10: ''`. SLURM_NNODES and similar variables are set
+    inside the allocation or the task, not in the shell of the login node.
 
     ## Fix
-    Start the line inside sbatch or salloc, or let bash -c '…' under srun expand the variable.
+    Start the line with sbatch or salloc.
+
+    Or let `bash -c '…'` under srun expand the variable.
+
+    ## Example
+        ValueError: invalid literal for int() with base 10: ''
+
+        # before
+        torchrun --nnodes= --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line in launch.lines:
         layer, plan = line.agent, line.plan
@@ -91,5 +114,6 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
             edits = [revalue(given, str(count))] if dest == "nnodes" and count else None
             if edits is None and dest == "nnodes" and line.layer(LauncherKind.SRUN) is None:
                 edits = [revalue(given, "1")]
-            text = f"{given.written} is empty, its variable is not set in this shell: expected a number"
-            yield point(launch, line, given.value_word, text, "a number", edits)
+            text = f"{given.written} is empty"
+            label = "its variable is not set here"
+            yield point(launch, line, given.value_word, text, "a number", edits, label=label)

@@ -1,4 +1,4 @@
-"""LAUNCH061 to 063, 083: the tasks that a scheduler starts, or that nobody starts, and their ranks."""
+"""LAUNCH061 to 063, 083: tasks that a scheduler starts or does not start, and their ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import after, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.pointing import after, base_name, point, remove, replace_word, shown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -23,14 +23,26 @@ SCHEDULED = re.compile(r"SLURM_|OMPI_|PMI_|PMIX_|MV2_|JSM_|PALS_|ALPS_")
 
 @cause("LAUNCH061", "batch-step-without-srun", Severity.ERROR)
 def batch_step_without_srun(launch: Launch) -> Iterator[Finding]:
-    """The batch script starts the job without srun, so that only one task exists.
+    """The batch script starts the job without srun, so only one task runs.
 
     ## Why it matters
-    The body of a batch script runs once, on the first node, with SLURM_PROCID=0 and SLURM_NTASKS=n: the script believes to be
-    rank 0 of n and waits (`1/4 clients joined`), a torchrun waits for nodes where nobody starts one.
+    The body of a batch script runs once, on the first node, with SLURM_PROCID=0 and SLURM_NTASKS=n: a script that
+    reads them becomes rank 0 of n and waits (`1/4 clients joined`). A torchrun waits for nodes on which none is
+    started.
 
     ## Fix
-    Put srun before the command.
+    Put `srun` before the command.
+
+    ## Example
+        error[LAUNCH061]: torchrun runs only on the first of 2 nodes
+
+        # before
+        #SBATCH --nodes=2
+        torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        #SBATCH --nodes=2
+        srun --ntasks-per-node=1 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line in launch.lines:
         layer = line.program
@@ -42,22 +54,22 @@ def batch_step_without_srun(launch: Launch) -> Iterator[Finding]:
         ):
             continue
         count, _ = tasks(line)
-        each = number(option(line.batch, ("--ntasks-per-node",)))
+        per_node = number(option(line.batch, ("--ntasks-per-node",)))
         hosts = number(option(line.batch, NODES)) or 1
-        total = count or (each or 1) * hosts
+        total = count or (per_node or 1) * hosts
         if line.agent is not None:
             plan = line.plan
             if plan is None or hosts < 2 or plan.nnodes is None or plan.nnodes[0] < 2 or line.is_background:
                 continue
-            told = f"{hosts} nodes, and torchrun runs on the first one only"
+            text = f"torchrun runs only on the first of {hosts} nodes"
         elif layer.launcher is LauncherKind.PYTHON and total > 1 and _reads_scheduler(line):
-            told = f"{total} tasks, and python runs once"
+            text = f"python runs once, but the batch job has {total} tasks"
         else:
             continue
         edits = [SpanEdit(line.argv[0].start, line.argv[0].start, "srun ")] if line.argv else None
         if line.agent is not None and edits is not None and _needs_one_task(line):
             edits = [SpanEdit(line.argv[0].start, line.argv[0].start, "srun --ntasks-per-node=1 ")]
-        yield point(launch, line, layer.program, f"the batch job has {told}: expected srun before it", "srun", edits)
+        yield point(launch, line, layer.program, text, "srun", edits, label="add srun before the command")
 
 
 def _needs_one_task(line: LaunchLine) -> bool:
@@ -74,13 +86,22 @@ def _reads_scheduler(line: LaunchLine) -> bool:
 
 @cause("LAUNCH062", "rank-exported-before-srun", Severity.ERROR)
 def rank_exported_before_srun(launch: Launch) -> Iterator[Finding]:
-    """RANK is set before srun or mpirun and inherited by every task.
+    """RANK is set before srun or mpirun, so every task inherits it.
 
     ## Why it matters
-    All tasks get the same RANK and claim to be that rank: they wait for the others, or the second one says EADDRINUSE.
+    All tasks get the same RANK. They wait for the other ranks, or the second one fails with `EADDRINUSE`.
 
     ## Fix
-    Set it inside the task: srun bash -c 'RANK=$SLURM_PROCID … python train.py'.
+    Set it inside the task, with `bash -c '…'`.
+
+    ## Example
+        error[LAUNCH062]: RANK=0 before srun is inherited by every task
+
+        # before
+        RANK=0 srun --ntasks=8 python train.py
+
+        # after
+        srun --ntasks=8 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID python train.py'
     """
     for line in launch.lines:
         outer, inner = line.task_starter, line.program
@@ -89,8 +110,8 @@ def rank_exported_before_srun(launch: Launch) -> Iterator[Finding]:
         if outer.launcher is not LauncherKind.SRUN:
             continue
         total, _ = tasks(line)
-        each, _ = tasks_per_node(line)
-        if (total == 1) or (total is None and each == 1 and nodes(line) == 1) or _keeps_none(outer):
+        per_node, _ = tasks_per_node(line)
+        if (total == 1) or (total is None and per_node == 1 and nodes(line) == 1) or _keeps_none(outer):
             continue
         words = [v.word for v in outer.variables if v.name in ("RANK", "LOCAL_RANK")]
         later = {v.name for v in inner.variables if all(v.word is not w.word for w in outer.variables)}
@@ -101,9 +122,10 @@ def rank_exported_before_srun(launch: Launch) -> Iterator[Finding]:
             continue
         value = line.environ.variables.get("RANK", "")
         edits = list(remove(line, *words)) + _wrapped(line, inner) if words else None
-        told = shown(words[0]) if words else f"RANK={value}"
-        text = f"{told} before {outer.name} is inherited by every task: expected RANK=$SLURM_PROCID inside the task"
-        yield point(launch, line, words[0] if words else outer.program, text, "RANK=$SLURM_PROCID in the task", edits)
+        assignment = shown(words[0]) if words else f"RANK={value}"
+        text = f"{assignment} before {outer.name} is inherited by every task"
+        word, expected = words[0] if words else outer.program, "RANK=$SLURM_PROCID in the task"
+        yield point(launch, line, word, text, expected, edits, label="set it inside the task")
 
 
 def _keeps_none(outer: Layer) -> bool:
@@ -112,8 +134,8 @@ def _keeps_none(outer: Layer) -> bool:
 
 
 def _wrapped(line: LaunchLine, inner: Layer) -> list[SpanEdit]:
-    """The script started by a shell in the task, which gives it its rank."""
-    if any(each.is_shell_text for each in line.layers):
+    """Let a shell in the task start the script with its rank."""
+    if any(layer.is_shell_text for layer in line.layers):
         return [
             SpanEdit(inner.program.start, inner.program.start, escape("RANK=$SLURM_PROCID ", inner.program.context))
         ]
@@ -122,13 +144,25 @@ def _wrapped(line: LaunchLine, inner: Layer) -> list[SpanEdit]:
 
 @cause("LAUNCH063", "task-without-rank-variables", Severity.ERROR)
 def task_without_rank_variables(launch: Launch) -> Iterator[Finding]:
-    """srun or mpirun starts the ranks, but nothing maps its variables to RANK and WORLD_SIZE.
+    """srun or mpirun starts the ranks, but their variables are not mapped to RANK and WORLD_SIZE.
 
     ## Why it matters
-    `environment variable RANK expected, but not set` in every task: torch does not read SLURM_*, OMPI_* or PMI_*.
+    torch does not read SLURM_*, OMPI_* or PMI_*. Every task fails with `environment variable RANK expected, but not
+    set`.
 
     ## Fix
-    Export RANK, LOCAL_RANK and WORLD_SIZE from the scheduler's variables inside the task, or start one torchrun a node.
+    Set RANK, LOCAL_RANK and WORLD_SIZE inside the task.
+
+    Or run one torchrun per node.
+
+    ## Example
+        ValueError: environment variable RANK expected, but not set
+
+        # before
+        srun --ntasks=8 python train.py
+
+        # after
+        srun --ntasks=8 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS python train.py'
     """
     for line in launch.lines:
         outer, inner, script = line.task_starter, line.program, line.script
@@ -139,10 +173,11 @@ def task_without_rank_variables(launch: Launch) -> Iterator[Finding]:
         if "RANK" in line.environ.variables or "RANK" in script.sets:
             continue
         edits = None
-        if outer.launcher is LauncherKind.SRUN and not any(each.is_shell_text for each in line.layers):
+        if outer.launcher is LauncherKind.SRUN and not any(layer.is_shell_text for layer in line.layers):
             edits = _mapped(line, inner, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
-        text = f"{outer.name} sets no RANK, and {script.path} needs it: expected it mapped inside the task, or torchrun"
-        yield point(launch, line, inner.program, text, "RANK and WORLD_SIZE from the scheduler's variables", edits)
+        text = f"{outer.name} does not set RANK, but {base_name(script.path)} reads it"
+        expected, label = "RANK and WORLD_SIZE from the scheduler's variables", "map RANK inside the task"
+        yield point(launch, line, inner.program, text, expected, edits, label=label)
 
 
 def _mapped(line: LaunchLine, inner: Layer, ranks: str) -> list[SpanEdit]:
@@ -154,14 +189,23 @@ def _mapped(line: LaunchLine, inner: Layer, ranks: str) -> list[SpanEdit]:
 
 @cause("LAUNCH083", "slurm-kill-on-bad-exit-off", Severity.WARNING)
 def slurm_kill_on_bad_exit_off(launch: Launch) -> Iterator[Finding]:
-    """srun keeps the other tasks running when one task dies.
+    """srun keeps the other tasks running when one task fails.
 
     ## Why it matters
-    Without --kill-on-bad-exit the other ranks wait in a collective for one that is gone, until a time-out of torch or of the
-    allocation.
+    Without --kill-on-bad-exit the other ranks wait in a collective for the failed one, until a timeout of torch or
+    the end of the allocation.
 
     ## Fix
-    Add --kill-on-bad-exit=1 to srun.
+    Add `--kill-on-bad-exit=1` to srun.
+
+    ## Example
+        note[LAUNCH083]: srun keeps the other tasks running when one fails
+
+        # before
+        srun --ntasks=8 python train.py
+
+        # after
+        srun --kill-on-bad-exit=1 --ntasks=8 python train.py
     """
     for line in launch.lines:
         srun, inner = line.layer(LauncherKind.SRUN), line.program
@@ -171,20 +215,21 @@ def slurm_kill_on_bad_exit_off(launch: Launch) -> Iterator[Finding]:
         if "SLURM_KILL_BAD_EXIT" in line.environ.variables:
             continue
         total, _ = tasks(line)
-        each, _ = tasks_per_node(line)
-        several = (total or 0) > 1 or (each or 0) > 1 or (nodes(line) or 0) > 1
-        text = "srun keeps the other tasks when one dies: expected --kill-on-bad-exit=1"
+        per_node, _ = tasks_per_node(line)
+        several = (total or 0) > 1 or (per_node or 0) > 1 or (nodes(line) or 0) > 1
+        text, expected = "srun keeps the other tasks running when one fails", "--kill-on-bad-exit=1"
         if given is not None and given.word.text in ("-K0", "--kill-on-bad-exit=0"):
-            edits = [replace_word(given.word, "--kill-on-bad-exit=1")]
-            yield point(launch, line, given.word, text, "--kill-on-bad-exit=1", edits)
+            edits = [replace_word(given.word, expected)]
+            yield point(launch, line, given.word, text, expected, edits, label=f"use {expected}")
         elif given is None and several and inner.launcher is LauncherKind.PYTHON and not srun.reading.is_open:
-            edits = [after(srun.program, "--kill-on-bad-exit=1")]
-            yield point(launch, line, srun.program, text, "--kill-on-bad-exit=1", edits, severity=Severity.NOTE)
+            edits = [after(srun.program, expected)]
+            label, severity = f"add {expected}", Severity.NOTE
+            yield point(launch, line, srun.program, text, expected, edits, label=label, severity=severity)
 
 
 @task_without_rank_variables.look
 def tasks_without_variables(log: Log) -> Iterator[Finding]:
-    """Under srun or mpirun, every task lacks torch's variables."""
+    """Under srun or mpirun, every task lacks the variables of torch."""
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.logs.started_by import is_under_scheduler
     from ddpdoctor.rules.log.signatures import finding_of
@@ -192,4 +237,5 @@ def tasks_without_variables(log: Log) -> Iterator[Finding]:
 
     lines = matching_lines(log, NOT_SET + NO_KEY) or matching_lines(log, CUT_NOT_SET)
     if lines and is_under_scheduler(log):
-        yield finding_of(log, lines, "srun or mpirun started tasks without torch's variables", blames_speaker=False)
+        title = "srun or mpirun started the tasks, but RANK and WORLD_SIZE are not set"
+        yield finding_of(log, lines, title, blames_speaker=False)

@@ -1,4 +1,4 @@
-"""LAUNCH082: frameworks that read the scheduler's variables, as their output shows it."""
+"""LAUNCH082: frameworks that read the scheduler's variables, as their output shows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,27 @@ if TYPE_CHECKING:
     signatures=(r"The `?srun`? command is available on your system but is not used",),
 )
 def slurm_interactive_single_task(log: Log) -> Iterator[Finding]:
-    """An interactive allocation with one task makes the framework use one rank.
+    """An interactive allocation with one task makes the framework start one rank.
 
     ## Why it matters
-    Inside salloc or srun --pty bash, SLURM_NTASKS is 1, and Lightning takes the allocation for the job: "GLOBAL_RANK: 0,
-    MEMBER: 1/1". The script trains on one GPU, without an error; the same script works in sbatch.
+    In a shell of salloc or `srun --pty bash`, SLURM_NTASKS is 1, and Lightning uses that as the job: `GLOBAL_RANK: 0,
+    MEMBER: 1/1`. The script trains on one GPU without an error; the same script works in sbatch.
 
     ## Fix
-    Start the script with srun inside the allocation (srun --ntasks-per-node=GPUS python train.py), or unset SLURM_NTASKS and
-    SLURM_JOB_NAME in that shell.
+    Start the script with srun inside the allocation.
+
+    Or unset SLURM_NTASKS and SLURM_JOB_NAME in that shell.
+
+    ## Example
+        GLOBAL_RANK: 0, MEMBER: 1/1
+
+        # before
+        salloc --nodes=1 --gpus=4
+        python train.py
+
+        # after
+        salloc --nodes=1 --gpus=4
+        srun --ntasks-per-node=4 python train.py
     """
     from ddpdoctor.logs.context_patterns import context_lines
 
@@ -38,7 +50,7 @@ def slurm_interactive_single_task(log: Log) -> Iterator[Finding]:
     if hint is not None and alone:
         line = alone[0]
         yield Finding(
-            f"the framework started one rank ({line.text.strip()[:80]}) inside an allocation whose srun was not used",
-            (Evidence(log.place(line.source, line.number), line.text[:120], "one member a GPU"),),
+            "one rank in the allocation, because srun was not used",
+            (Evidence(log.place(line.source, line.number), line.text[:120], "one member per GPU"),),
             where=Where(file=log.sources[line.source].name, line=line.number),
         )

@@ -1,4 +1,4 @@
-"""LAUNCH510: torchrun's nodes against the nodes that Slurm or Kubernetes starts."""
+"""LAUNCH510: torchrun's --nnodes compared with the nodes on which Slurm or Kubernetes starts it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,22 @@ def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
     """--nnodes is not the number of nodes on which the scheduler starts the launcher.
 
     ## Why it matters
-    With more than there are, every torchrun waits for nodes that never come: 10 minutes with c10d, 15 with static. With fewer,
-    the first ones train and the others wait, or trouble the first with ranks that they already have.
+    If it is too large, every torchrun waits for missing nodes: 10 minutes with c10d, 15 with static. If it is too
+    small, some nodes train and the others wait, or disturb them with ranks that already exist.
 
     ## Fix
-    Take the number from the scheduler: --nnodes=$SLURM_NNODES in a batch script, the number of pods in a manifest.
+    Use the number of the scheduler: `--nnodes=$SLURM_NNODES`.
+
+    In a manifest, use the number of pods.
+
+    ## Example
+        error[LAUNCH510]: --nnodes=2, but srun starts 4 nodes
+
+        # before
+        srun --nodes=4 --ntasks-per-node=1 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
+
+        # after
+        srun --nodes=4 --ntasks-per-node=1 torchrun --nnodes=4 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
     for line, layer, plan in agents(launch):
         given = layer.given("nnodes")
@@ -38,9 +49,11 @@ def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
         low, high = plan.nnodes
         if low <= count <= high or (count > high == 1):
             continue
-        text = f"--nnodes={plan.settings['nnodes'].value}, but {source} starts {count}: expected {count}"
-        wanted = "$SLURM_NNODES" if line.pod is None and count > 1 else str(count)
-        yield point(launch, line, given.value_word, text, str(count), [revalue(given, wanted)])
+        unit = f"{'node' if line.pod is None else 'pod'}{'s' * (count != 1)}"
+        text = f"--nnodes={plan.settings['nnodes'].value}, but {source} starts {count} {unit}"
+        meant = "$SLURM_NNODES" if line.pod is None and count > 1 else str(count)
+        edits = [revalue(given, meant)]
+        yield point(launch, line, given.value_word, text, str(count), edits, label=f"use {meant}")
 
 
 def _started(line: LaunchLine) -> tuple[int | None, str]:
@@ -55,7 +68,7 @@ def _started(line: LaunchLine) -> tuple[int | None, str]:
 
 
 def is_one_of_several(line: LaunchLine, srun: Layer) -> bool:
-    """One srun a node: it names the node, runs beside others, or gives the rank of its node."""
+    """One srun per node: it names the node, runs beside other sruns, or sets the rank of its node."""
     names = option(srun, ("-w", "--nodelist", "-r", "--relative", "-F", "--nodefile")) is not None
     alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1
     rank = None if line.agent is None else line.agent.given("node_rank")

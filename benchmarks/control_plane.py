@@ -64,7 +64,7 @@ def reports(host: int) -> list[RankReport]:
 
 
 class Written(Store):
-    """A store that only notes what a supervisor would send, and what it would then read; it answers as if all went well."""
+    """A store that records what a supervisor would send and then read; it answers as in a healthy job."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.encode()
@@ -107,7 +107,7 @@ class Leader:
         self.answers = self.link.makefile("rb")
 
     def prepare(self, act: Callable[[StoreKeys, int], None]) -> None:
-        """Write down everything that the act sends: each host does that by itself, before the clock runs."""
+        """Record everything that the act sends: each host does that on its own, before the clock starts."""
         store = Written(self.rank_env.prefix)
         store_keys = StoreKeys(store, self.rank_env)
         store_keys.host = f"host/{self.host}"
@@ -121,14 +121,14 @@ class Leader:
         return int(SIGNED.unpack(answer)[0]) == self.rank_env.world_size
 
     def ask(self) -> StoreKeys:
-        """A connection as the product has it."""
+        """A connection as in the product."""
         link = socket.create_connection(self.link.getpeername()[:2], 120.0)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return StoreKeys(Store(link, self.rank_env.prefix, 120.0), self.rank_env)
 
 
 def join(store_keys: StoreKeys, host: int) -> None:
-    """Sign in, stand for the host, and count."""
+    """Register, represent the host, and count."""
     assert store_keys.store.ping()
     store_keys.arrive()
     store_keys.is_first_of_host()
@@ -147,7 +147,7 @@ def tell(store_keys: StoreKeys, host: int) -> None:
 
 
 def judge_all(store_keys: StoreKeys) -> None:
-    """What the host that comes last does for all."""
+    """What the last host does for all."""
     ranks = store_keys.gather()[1]
     assert len(ranks) == store_keys.rank_env.world_size * RANKS
     store_keys.share("healthy", Probe(world_size=len(ranks), ranks=shown_reports(ranks)))
@@ -226,7 +226,7 @@ def judged(ranks: int) -> tuple[float, float]:
 
 
 def judge(ranks: int, pipe: Connection) -> None:
-    """As the rank that comes last and the process that writes the report do it, but with every rank in the report."""
+    """As the last rank and the process that writes the report do it, but with every rank in the report."""
     from ddpdoctor.engine import examine
     from ddpdoctor.facts.record import SCHEMA, Facts
     from ddpdoctor.rules import load
@@ -245,7 +245,7 @@ def judge(ranks: int, pipe: Connection) -> None:
 
 
 def main() -> int:
-    """Print the tables; 1 when a limit is broken."""
+    """Print the tables; 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", default="2048,12500")
     parser.add_argument("--store", default="torch,ours")

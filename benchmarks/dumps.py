@@ -54,7 +54,7 @@ def _seconds(argv: list[str]) -> tuple[float, str]:
 
 
 def main() -> int:
-    """Print the table; 1 when the promise is not held."""
+    """Print the table; 1 if the limit is exceeded."""
     ranks, entries = (
         int(given or usual) for given, usual in zip((*sys.argv[1:3], "", "")[:2], ("64", "2000"), strict=True)
     )
@@ -69,7 +69,7 @@ def main() -> int:
         if theirs is not None:
             seconds, said = _seconds([theirs, str(folder)])
             print(
-                f"{'torchfrtrace':<24}{seconds:6.2f} s   {'names rank 1' if 'missing ranks: {1}' in said else 'names nobody'}"
+                f"{'torchfrtrace':<24}{seconds:6.2f} s   {'names rank 1' if 'missing ranks: {1}' in said else 'names no rank'}"
             )
     finally:
         shutil.rmtree(folder)

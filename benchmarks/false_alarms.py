@@ -1,4 +1,4 @@
-"""What `ddpdoctor lint` says of real code: run it over folders of well-known projects and read every finding.
+"""What `ddpdoctor lint` reports for real code: run it over folders of well-known projects and read every finding.
 
 python benchmarks/false_alarms.py FOLDER… [--list]
 

@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[Callable[[Lab], None], tuple[int, ...], signal.Signals |
     "rank 1 stopped": (nothing, (0, 1), signal.SIGSTOP),
     "rank 1 killed": (nothing, (0, 1), signal.SIGKILL),
 }
-"""What is wrong, which of the two ranks start, and what becomes of the process of rank 1 that imports torch."""
+"""What is wrong, which of the two ranks start, and what happens to the process of rank 1 that imports torch."""
 
 
 def start(lab: Lab, ranks: tuple[int, ...], words: list[str]) -> dict[int, Process]:
@@ -123,7 +123,7 @@ def told(folder: Path) -> str:
 
 
 def main() -> int:
-    """Print the table; 1 when the probe hung or said nothing."""
+    """Print the table; 1 if the probe hung or found no cause."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="")
     parser.add_argument("--cap", type=float, default=60.0)

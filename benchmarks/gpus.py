@@ -1,4 +1,4 @@
-"""How long `ddpdoctor gpus` takes beside gpustat on a stand-in for NVML with 8 GPUs, and the judging of 1,000 nodes.
+"""How long `ddpdoctor gpus` takes beside gpustat on a fake NVML with 8 GPUs, and the judging of 1,000 nodes.
 
 python benchmarks/gpus.py [--runs 7]
 """
@@ -50,7 +50,7 @@ def judging_seconds() -> float:
 
 
 def main() -> int:
-    """Print both measures; 1 when one misses its limit."""
+    """Print both measurements; 1 if one exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=7)
     runs = parser.parse_args().runs

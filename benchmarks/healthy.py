@@ -1,9 +1,9 @@
-"""Healthy jobs of 2 and 3 simulated hosts, launched in every way: not one finding above a note, not one hang. Needs root.
+"""Healthy jobs of 2 and 3 simulated hosts, launched in every way: no finding above a note, no hang. Needs root.
 
 python benchmarks/healthy.py [--runs 50] [--no-probe]
 
 `check -- LAUNCH` on every host, as its users would type it: static, c10d, elastic, env://, accelerate; late nodes; an address in
-place of a name; several ranks a node. Prints each run that says anything, and the slowest.
+place of a name; several ranks per node. Prints each run that says anything, and the slowest.
 """
 
 from __future__ import annotations

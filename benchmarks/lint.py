@@ -32,7 +32,7 @@ FILES_SECONDS = 15.0
 
 
 def main() -> int:
-    """Measure in turns and print a table; 1 when a limit is not held."""
+    """Measure alternately and print a table; 1 if a limit is exceeded."""
     if any(not each.isdecimal() for each in sys.argv[1:]):
         return _repositories([Path(each) for each in sys.argv[1:]])
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
@@ -59,7 +59,7 @@ def main() -> int:
     rate = torch_lines / torch_seconds
     for name, value in medians.items():
         print(f"{name:40} {value * 1000:8.0f} ms  {value / torch:5.2f}x of import torch")
-    print(f"{NODES} lines held against each other        {nodes * 1000:8.0f} ms")
+    print(f"{NODES} lines compared with each other        {nodes * 1000:8.0f} ms")
     print(f"torch itself, {torch_lines} lines              {torch_seconds * 1000:8.0f} ms  {rate:.0f} lines/s")
     print(f"{FILES} training scripts                    {file_seconds * 1000:8.0f} ms")
     limits = {
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _repositories(folders: list[Path]) -> int:
-    """What other repositories take, by the clock and by the CPU; 1 when one is too slow."""
+    """Wall and CPU seconds of other repositories; 1 if one is too slow."""
     slow = 0
     for folder in folders:
         before = os.times()
@@ -100,7 +100,7 @@ def _repository(folder: Path) -> tuple[int, float]:
 
 
 def _thousand_files() -> float:
-    """Seconds for a folder of a thousand training scripts, all of which have to be judged."""
+    """Seconds for a folder of a thousand training scripts that must all be judged."""
     texts = [path.read_text() for path in sorted(SCRIPTS.glob("*/*.py")) if path.parent.name in ("right", "wrong")]
     with tempfile.TemporaryDirectory() as folder:
         for number in range(FILES):
@@ -119,7 +119,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _sbatch() -> str:
-    """300 lines of what such files hold: options, variables, conditions, loops, a heredoc, and a launch over several lines."""
+    """300 lines of typical content: options, variables, conditions, loops, a heredoc, and a launch over several lines."""
     head = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\n"
     block = """# step {0}
 export VARIABLE_{0}="value {0}"

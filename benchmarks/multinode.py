@@ -1,4 +1,4 @@
-"""How fast nodes meet: 1,024 of them, simulated as connections that other processes drive, against our promise of 3 s; and,
+"""How fast nodes join: 1,024 of them, simulated as connections of other processes, against a limit of 3 s; and,
 as root, a healthy `check -- torchrun …` on two hosts of the lab against torch's own import plus 1 s.
 
 python benchmarks/multinode.py [--nodes 1024] [--drivers 2] [--no-hosts]
@@ -72,7 +72,7 @@ def node(rank: int, count: int, port: int) -> Member:
 
 
 async def drive(ranks: range, count: int, port: int) -> None:
-    """Be these nodes: say hello, answer the order to try the network with working links, and wait for the verdict."""
+    """Act as these nodes: send hello, answer the request for a network test with working links, and wait for the verdict."""
 
     async def one(rank: int) -> None:
         while True:
@@ -99,7 +99,7 @@ def drivers(ranks: range, count: int, port: int) -> None:
 
 
 def run_session(count: int, processes: int) -> float:
-    """Seconds from the first hello to the last verdict heard; rules and their judging included."""
+    """Seconds from the first hello to the last verdict received, including the rules."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     raise_file_limit()
@@ -110,9 +110,9 @@ def run_session(count: int, processes: int) -> float:
     ]
 
     def judge(met: SessionResult) -> asyncio.Future[dict[str, Any]]:
-        # The host itself really tries its links, and the simulated nodes have no ports.
+        # The host itself really tests its links, and the simulated nodes have no ports.
         links = tuple(link for link in met.links if link.source != 0)
-        # All are on this machine's loopback, which is no address for nodes that are not.
+        # All are on this machine's loopback interface, which real nodes cannot use.
         members = tuple(replace(g, node=replace(g.node, master_addr="gpu0000")) for g in met.members)
         nodes = Nodes(nodes=tuple(g.node for g in members), links=links, expected=met.expected)
         outcome = judge_nodes(rules, nodes, members, "2.13.0")
@@ -138,7 +138,7 @@ def vars_of(share: Any) -> dict[str, int]:
 
 
 def two_hosts(runs: int) -> tuple[float, float]:
-    """Medians of `import torch` and of a healthy check on two hosts, in turn; both hosts share this machine each time."""
+    """Medians of `import torch` and of a healthy check on two hosts, alternately; both hosts share this machine each time."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from lab.hosts import hosts
 
@@ -173,7 +173,9 @@ def main() -> int:
     parser.add_argument("--no-hosts", action="store_true")
     options = parser.parse_args()
     taken = min(run_session(options.nodes, options.drivers) for _ in range(options.runs))
-    print(f"{options.nodes} nodes meet, are compared and told: {taken:.2f} s (limit {SESSION_SECONDS} s)")
+    print(
+        f"{options.nodes} nodes join, are compared and receive the verdict: {taken:.2f} s (limit {SESSION_SECONDS} s)"
+    )
     is_well = taken <= SESSION_SECONDS or options.nodes > 1024
     if os.geteuid() == 0 and not options.no_hosts:
         torch, check = two_hosts(options.runs)

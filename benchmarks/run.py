@@ -26,12 +26,12 @@ print(end[0] - begin[0], end[1] - begin[1], file=sys.stderr)
 """
 FAILING = "import sys\nfor i in range(200000): print(f'step {i}: loss 0.1')\nraise ValueError('bad batch')\n"
 SHARE = 0.05
-"""Noise of a shared machine; what is promised is nothing that can be measured."""
+"""Noise of a shared machine; the goal is no measurable cost."""
 TRIAGE_SECONDS = 2.0
 
 
 def _cpu(words: list[str]) -> tuple[float, float]:
-    """Processor and wall seconds that the job itself measures, while somebody reads what it prints."""
+    """CPU and wall seconds that the job itself measures, while its output is read."""
     done = subprocess.run([*words, sys.executable, "-c", JOB], capture_output=True, text=True, check=True)
     cpu, wall = done.stderr.strip().splitlines()[-1].split()
     return float(cpu), float(wall)
@@ -51,7 +51,7 @@ def _triage_seconds() -> float:
 
 
 def main() -> int:
-    """Print the table; 1 when a promise is not held."""
+    """Print the table; 1 if a limit is exceeded."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     alone, under = [], []
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""How long ddpdoctor takes beside what a user would run instead: medians side by side, with the limits that we hold.
+"""How long ddpdoctor takes beside what a user would run instead: medians side by side, with limits.
 
 python benchmarks/startup.py [--runs 7] [--only NAME,…]
 """
@@ -37,7 +37,7 @@ TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
 def pairs(folder: Path) -> dict[str, tuple[list[str], list[str], float]]:
-    """Name: our command, theirs, and the largest ratio that we promise."""
+    """Name: our command, theirs, and the largest ratio that is allowed."""
     app, script = folder / "app.py", folder / "script.py"
     app.write_text(TYPER_APP)
     script.write_text(ALL_REDUCE)
@@ -53,7 +53,7 @@ def pairs(folder: Path) -> dict[str, tuple[list[str], list[str], float]]:
 
 
 def seconds(command: list[str]) -> float:
-    """Wall time of one run; findings (exit code 1) are no failure of the benchmark."""
+    """Wall time of one run; findings (exit code 1) do not fail the benchmark."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, env=environ, timeout=300)
@@ -77,13 +77,13 @@ def supervisor_megabytes() -> float:
                     pages = int((folder / "statm").read_text().split()[1])
                     largest = max(largest, pages * os.sysconf("SC_PAGE_SIZE"))
             except OSError:
-                continue  # it ended while we looked
+                continue  # it exited meanwhile
         time.sleep(0.05)
     return largest / 1e6
 
 
 def main() -> int:
-    """Print the table; 1 when a limit is broken."""
+    """Print the table; 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--only", default="")

@@ -1,4 +1,4 @@
-"""The engine: facts and rules in, a report out. No rule is lost: each one found, passed, was skipped or crashed."""
+"""The engine: facts and rules in, a report out. Each rule ends as findings, passed, skipped or crashed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
 
 @dataclass(slots=True)
 class Outcome:
-    """What the rules said, before it becomes a report."""
+    """The outcomes of rules, before they become a report."""
 
     findings: list[Finding] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Outcome:
     crashed: list[Crashed] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
-        """Take in what other rules said."""
+        """Add the outcomes of other rules."""
         self.findings += other.findings
         self.passed += other.passed
         self.skipped += other.skipped
@@ -47,8 +47,8 @@ def examine(
     Args:
         command: the ddpdoctor command, for the report.
         started: `time.time()` when the command began.
-        failures: what the doctor itself could not do.
-        beside: other facts with rules of their own (a launch line beside the machine), told in the same report.
+        failures: what ddpdoctor itself could not do.
+        beside: other facts with their own rules (a launch line beside the machine), in the same report.
     """
     rules = tuple(rules)
     outcome = judge(facts, rules)
@@ -73,7 +73,7 @@ def _out_of_time(facts: Facts) -> tuple[str, ...]:
 
 
 def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
-    """Run each rule once over the facts that it needs. What only logs show is left out where there are none."""
+    """Run each rule once over the facts that it needs. Causes that only logs show are left out without logs."""
     outcome = Outcome()
     rules = tuple(rules)
     facts, broken_job = _with_job(facts, rules)
@@ -96,7 +96,7 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             found = [_stamp(each, finding) for finding in dict.fromkeys(each.check(**arguments) or ())]
         except CannotLook as skip:
             outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
-        except Exception as error:  # one rule's bug must not cost the others: it is reported as crashed
+        except Exception as error:  # a bug in one rule must not affect the others: it is reported as crashed
             outcome.crashed.append(Crashed(each.code, f"{type(error).__name__}: {error}"))
         else:
             outcome.findings.extend(found)
@@ -106,7 +106,7 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
 
 
 def _explains(finding: Finding) -> bool:
-    """Whether nothing is left to be said by a last resort."""
+    """Whether a rule of last resort is not needed."""
     is_open = finding.worst is Severity.WARNING and finding.where.file is not None and finding.role is None
     return (finding.worst is Severity.ERROR or is_open) and finding.role is not Role.NOISE
 
@@ -114,7 +114,7 @@ def _explains(finding: Finding) -> bool:
 def extended(
     report: Report, outcomes: Iterable[Outcome], rules: Iterable[Rule], failures: tuple[str, ...] = ()
 ) -> Report:
-    """The report with what the same rules said of other facts; what two say alike is told once, each code in one place."""
+    """The report with the outcomes of the same rules for other facts; equal findings once, each code in one list."""
     total = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
     for each in outcomes:
         total.add(each)
@@ -133,7 +133,7 @@ def extended(
 
 
 def retold(report: Report, told: Sequence[Finding]) -> Report:
-    """The report with the findings of saved ones, which keep their roles and, among equals, their order."""
+    """The report with the findings of saved reports, which keep their roles and, among equals, their order."""
     findings = sorted(_once([*report.findings, *told]), key=in_order)
     codes = {f.code for f in findings}
     return replace(
@@ -145,7 +145,7 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
 
 
 def united(reports: Sequence[Report]) -> Report:
-    """The reports about several jobs as one, the worst job's first: roles stay, and each code stands in one place."""
+    """The reports about several jobs as one, the worst job first: roles are kept, and each code is in one list."""
     findings = tuple(sorted((f for each in reports for f in each.findings), key=in_order))
     crashed = tuple(dict.fromkeys(c for each in reports for c in each.crashed))
     told = {f.code for f in findings} | {c.code for c in crashed}
@@ -162,7 +162,7 @@ def united(reports: Sequence[Report]) -> Report:
 
 
 def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What two say alike of one job once."""
+    """Equal findings about one job, once."""
     return tuple({(f.identity, f.about, f.undetermined, f.where, f.job): f for f in reversed(findings)}.values())[::-1]
 
 
@@ -180,8 +180,8 @@ def _takes_job(each: Rule) -> bool:
 
 
 def _with_job(facts: Facts, rules: Iterable[Rule]) -> tuple[Facts, str]:
-    """The facts with the job that their launch lines start, where nothing told of one and a rule takes it; and the error
-    where that failed, with which these rules crash.
+    """The facts with the job that their launch lines start, if they have none and a rule takes it; and the error
+    if that failed, with which these rules crash.
     """
     if facts.launch is None or facts.job is not None or not any(map(_takes_job, rules)):
         return facts, ""
@@ -189,7 +189,7 @@ def _with_job(facts: Facts, rules: Iterable[Rule]) -> tuple[Facts, str]:
 
     try:
         return replace(facts, job=job_of_launch(facts.launch)), ""
-    except Exception as error:  # a bug in the model of jobs costs only the rules that take the job
+    except Exception as error:  # a bug in the model of jobs affects only the rules that take the job
         return facts, f"{type(error).__name__}: {error}"
 
 
@@ -213,7 +213,7 @@ _UNASKED = {
 def _stamp(each: Rule, finding: Finding) -> Finding:
     softer = finding.severity or each.severity
     if softer.weight > each.severity.weight:
-        raise ValueError(f"{each.code} is at most {each.severity.value}, the finding says {softer.value}")
+        raise ValueError(f"{each.code} is at most {each.severity.value}, the finding has {softer.value}")
     certainty = finding.certainty
     if each.kind == "umbrella" and each.candidates and certainty is Certainty.CERTAIN and finding.role is None:
         certainty = Certainty.CANDIDATES

@@ -12,7 +12,7 @@ __all__ = ["CheckedSection", "ExaminedInput", "ExaminedJob", "Excerpt", "Section
 
 
 class Verdict(str, Enum):
-    """The report in one word."""
+    """The verdict of a report in one word."""
 
     PASS = "pass"
     WARN = "warn"
@@ -36,8 +36,8 @@ class ExaminedInput:
     """One input of a report: a file, a launch line, standard input.
 
     `kind` is a word of the contract ("log", "dump", "script", "launch line", "unknown", …). `is_understood` is False for
-    what is empty, unreadable or of no known kind, and `reason` says why. `is_named` tells an input that the user named from
-    one that was found in a folder. `job` is the name of the job that it belongs to. `lines` is None where it has none.
+    empty or unreadable inputs and those of an unknown kind, and `reason` says why. `is_named` separates inputs that the user
+    named from files found in folders. `job` is the name of its job. `lines` is None if it has no lines.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Everything that the doctor can say: findings, and the report that holds them.
+"""What ddpdoctor reports: findings, and the report that contains them.
 
 Types only, standard library only. The JSON that users read is written by `render/json.py`, so that these types may
 change without changing the report (`CONTRACT: ddpdoctor.report/1`).
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Severity(str, Enum):
-    """`error` will not start, hangs, dies or trains wrong; `warning` is slow or at risk; `note` is worth knowing."""
+    """`error`: the job does not start, hangs, dies or trains incorrectly; `warning`: slow or at risk; `note`: worth knowing."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -44,7 +44,7 @@ class Severity(str, Enum):
 
 
 class Role(str, Enum):
-    """What a finding is in this case: the thing to act on, something that follows from it, or harmless."""
+    """What a finding is in this case: the cause to act on, a consequence of it, or harmless."""
 
     CAUSE = "cause"
     CONSEQUENCE = "consequence"
@@ -52,19 +52,19 @@ class Role(str, Enum):
 
 
 class CausalStage(IntEnum):
-    """How far from the fault something shows, in order: what is of an earlier stage explains what is of a later one.
+    """How far from the fault something appears, in order: an earlier stage explains a later one.
 
     A wrong configuration makes ranks die, a rank that died makes the others fail or hang, and a process that was terminated
-    from outside says only that somebody else had already given up. Causes declare theirs; `causality.graph` has those of
+    from outside only shows that something else had already failed. Causes declare theirs; `causality.graph` has those of
     the probe's observations.
     """
 
     FAULT = 0
     """A fault by itself, such as a wrong setting: nothing else is needed to explain it."""
     ADDRESS = 1
-    """The address of the master is wrong, or its port belongs to somebody else."""
+    """The address of the master is wrong, or its port is used by another process."""
     OPEN_FILES = 2
-    """A process may not open as many files as it needs."""
+    """A process is not allowed to open as many files as it needs."""
     INTERFACE = 3
     """The interface that a backend chose cannot reach the other nodes."""
     IMPORT = 4
@@ -76,65 +76,65 @@ class CausalStage(IntEnum):
     STOPPED = 7
     """A process was stopped, by a signal or a debugger."""
     HOST_LOST = 8
-    """A whole host answers no more."""
+    """A whole host no longer answers."""
     UNINTERRUPTIBLE = 9
-    """A process waits in the kernel, where no signal reaches it."""
+    """A process waits in the kernel, uninterruptible by signals."""
     RANK_ERROR = 10
-    """A rank raised an exception or computed a wrong value; one that died or was stopped may have made it."""
+    """A rank raised an exception or computed a wrong value, possibly because another one died or was stopped."""
     NOT_IN_COLLECTIVE = 11
-    """A rank does something else while the others wait for it in a collective."""
+    """A rank is not in the collective in which the others wait for it."""
     REACHABILITY = 12
     """A node or its port cannot be reached, or a rank never joined."""
     BLACK_HOLE = 13
-    """Small packets pass a link and large ones vanish."""
+    """A link drops large packets."""
     BLOCKED_LINK = 14
     """A link between two nodes is blocked."""
     PEER_ERROR = 15
-    """An exception of the network: the other end, or the way to it, is to blame."""
+    """A network exception: the peer, or the connection to it, is at fault."""
     NCCL_ERROR = 16
     """NCCL failed and gives no reason."""
     STORE_LOST = 17
     """The connection to the store was lost."""
     OUT_OF_TIME = 18
-    """The time was over before anything more could be seen."""
+    """A timeout, without further information."""
     HANG = 19
     """Ranks wait in a collective, or a watchdog gave up."""
     TERMINATED = 20
-    """A process was ended by somebody who had already given up."""
+    """A process was ended after something else had failed."""
 
 
 class Speaker(str, Enum):
-    """Who prints the lines that a cause's signatures match, and so whether the one who prints them is to blame."""
+    """Who prints the lines that a cause's signatures match, and therefore whether the fault is there."""
 
     CULPRIT = "culprit"
     """The process that has the fault."""
     VICTIM = "victim"
     """A process that suffers from what another one did."""
     LINK_END = "link_end"
-    """One end of a link, whichever of the two is to blame: only its host is told."""
+    """One end of a link; either may be at fault, so only the host is reported."""
     SURVIVOR = "survivor"
-    """A process whose peer has gone; why that one ended, its own output says."""
+    """A process whose peer has exited; the peer's own output says why."""
     STORE_CLIENT = "store_client"
-    """A process whose store has gone, which happens at the end of every job as well."""
+    """A process whose store has exited, which also happens at the end of every job."""
     TORCH = "torch"
-    """torch or its launcher; scripts print the same words of something else, which then are not about this cause."""
+    """torch or its launcher; if a script prints the same words, they are not about this cause."""
     LAUNCHER = "launcher"
-    """A launcher that sums up how its processes ended: its line explains no other."""
+    """A launcher that summarizes how its processes ended: its line does not explain others."""
     SCHEDULER = "scheduler"
     """The scheduler that ended the job."""
     PERSON = "person"
-    """A process that somebody interrupted with SIGINT: whatever else is told then follows from that."""
+    """A process that was interrupted with SIGINT: everything else follows from that."""
     KERNEL = "kernel"
-    """The kernel, of a program that failed on a GPU."""
+    """The kernel, about a program that failed on a GPU."""
 
     @property
     def is_victim(self) -> bool:
-        """Whoever says it is not to blame."""
+        """Whether the speaker is not at fault."""
         return self in (Speaker.VICTIM, Speaker.LINK_END)
 
 
 class Certainty(str, Enum):
-    """How sure a finding is: seen, inferred, or one of several candidates that only something else can tell apart."""
+    """How certain a finding is: seen, inferred, or one of several candidates that other evidence must decide between."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -143,9 +143,9 @@ class Certainty(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place to blame. Unknown or not applicable is None.
+    """The place of the fault. None is unknown or not applicable.
 
-    `rank` is global and set only when exactly one is to blame; `gpu` is the NVML index; `host` is the short hostname;
+    `rank` is global and set only if exactly one is at fault; `gpu` is the NVML index; `host` is the short hostname;
     `peer` is the other end of a link; `node` is the index of a `--node` line; lines and columns count from 1.
     """
 
@@ -163,7 +163,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fact that a finding rests on: its path in the facts, what was seen there, what was expected."""
+    """One fact behind a finding: its path in the facts, what was seen there, what was expected."""
 
     path: str
     seen: str
@@ -174,7 +174,7 @@ class Evidence:
 class Edit:
     """A correction of a script: the text from `line`, `column` up to before `end_line`, `end_column` of `file` becomes `text`.
 
-    Lines and columns count from 1, columns in characters. An edit whose end is its beginning inserts. The edits of one
+    Lines and columns count from 1, columns in characters. An empty span inserts. The edits of one
     finding belong together and never overlap; of two findings whose edits overlap, only one can be applied. They are kept
     beside the report (`lint --diff` prints them as a patch): no format of the report holds them.
     """
@@ -212,18 +212,18 @@ class NodeCommand:
 class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
 
-    `severity` is None unless this case is softer than the catalogue says; `role` is None unless the rule knows that it
+    `severity` is None unless this case is softer than declared; `role` is None unless the rule knows that it
     is not a cause here. `fix_command` is a line to paste, alone; `fix_commands` are several, with the node of each
     (to be read from `commands`, which knows the host of a single one).
-    `edits` correct a script, `line_edits` launch lines: `fix_command` is then what they make of the lines. `quote` is the
-    line of a log that decides, `said_by` who printed it, for a sentence.
-    `about` are the nodes or the device that the message is about, said behind it.
-    `undetermined` is what this finding leaves open and what would decide it; it belongs to the message until something
+    `edits` correct a script, `line_edits` launch lines: `fix_command` then has the corrected lines. `quote` is the
+    decisive line of a log, `said_by` who printed it, as part of a sentence.
+    `about` are the nodes or the device that the message is about, printed after it.
+    `undetermined` is what this finding leaves open and what would decide it; it is part of the message until something
     else explains the finding. `candidates` are the codes between which it leaves the choice.
     `label` is a short clause for the caret ("add --rdzv-endpoint"), `excerpt` the source lines that it stands under.
-    `job` is the name of the job that it is about, `group` the one thing (a GPU, a link, a node) that several findings share.
+    `job` is the name of its job, `group` the subject (a GPU, a link, a node) that several findings share.
 
-    No logic reads the message: whatever is decided on is a field.
+    Code never reads the message: every decision uses a field.
     """
 
     message: str
@@ -261,44 +261,44 @@ class Finding:
 
     @property
     def commands(self) -> tuple[NodeCommand, ...]:
-        """What to paste on which node; empty where the finding is not about one node."""
+        """What to paste on which node; empty if the finding is not about one node."""
         if self.fix_commands or self.fix_command is None or self.where.host is None:
             return self.fix_commands
         return (NodeCommand(self.where.host, self.fix_command),)
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What findings that say the same of different places have in common: to be compared, never to be read."""
+        """What equal findings at different places have in common: for comparison only, not for display."""
         return self.code, self.message
 
     def if_certain(self, is_certain: bool, otherwise: Severity = Severity.WARNING) -> Finding:
-        """Itself where it is certain, else a likely finding of the softer severity."""
+        """Itself if it is certain, otherwise a likely finding of the lower severity."""
         return self if is_certain else replace(self, severity=otherwise, certainty=Certainty.LIKELY)
 
     def leaving_open(self, undetermined: str) -> Finding:
-        """As one of several candidates: `undetermined` is what it leaves open and what would decide it."""
+        """As one of several candidates: `undetermined` says what is open and what would decide it."""
         message = self.message.rstrip(".")
         return replace(self, message=message, undetermined=undetermined, certainty=Certainty.CANDIDATES)
 
     def decided(self) -> Finding:
-        """Without what it leaves open, because something else explains it: the choice was the likely one."""
+        """Without the open part, because something else explains it: the likely choice was right."""
         if self.certainty is not Certainty.CANDIDATES:
             return replace(self, undetermined="")
         return replace(self, undetermined="", certainty=Certainty.LIKELY, candidates=())
 
     def reworded(self, *, before: str = "", after: str = "") -> Finding:
-        """With further words around its message, such as the cell of a notebook."""
+        """With a prefix or suffix to its message, such as the cell of a notebook."""
         return replace(self, message=f"{before}{self.message}{after}")
 
     @property
     def worst(self) -> Severity:
-        """The severity once stamped; an unstamped finding counts as an error."""
+        """The severity; a finding without one counts as an error."""
         return self.severity or Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A rule that could not look, and why. `unanswered`: something that exists did not answer."""
+    """A rule that was skipped, and why. `unanswered`: something that exists did not answer."""
 
     code: str
     reason: str
@@ -307,7 +307,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """A rule that failed itself: our bug, reported, never swallowed."""
+    """A rule that crashed: a bug of ddpdoctor, which is reported."""
 
     code: str
     error: str
@@ -319,9 +319,9 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one command found. Every rule that was judged stands in exactly one of findings, passed, skipped, crashed.
+    """What one command found. Every rule that was judged is in exactly one of findings, passed, skipped, crashed.
 
-    `failures` are things that the doctor itself could not do (an unreadable input, its own time limit): exit code 3.
+    `failures` are things that ddpdoctor itself could not do (an unreadable input, its own time limit): exit code 3.
     `inputs` are what was read, `jobs` what these show, `sections` those of a preflight; `subject` names what was examined in
     one line: files, lines, ranks and period, or the launch line, script, nodes and ranks.
     """
@@ -340,11 +340,11 @@ class Report:
     sections: tuple[CheckedSection, ...] = ()
     subject: str = ""
     is_interrupted: bool = False
-    """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` say what was not."""
+    """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` list what was not."""
 
     @property
     def not_understood(self) -> tuple[ExaminedInput, ...]:
-        """The inputs that the user named and that are empty, unreadable or of no known kind."""
+        """The inputs that the user named and that are empty, unreadable or of an unknown kind."""
         return tuple(each for each in self.inputs if each.is_named and not each.is_understood)
 
     @property
@@ -354,7 +354,7 @@ class Report:
 
     @property
     def is_incomplete(self) -> bool:
-        """Something that exists did not answer, an input was not understood, or the doctor itself failed."""
+        """Something that exists did not answer, an input was not understood, or ddpdoctor itself failed."""
         has_failed = bool(self.crashed or self.failures or self.not_understood)
         return has_failed or any(s.unanswered for s in self.skipped)
 

@@ -28,7 +28,7 @@ KEYS = {
 """The views, and the keys that a case of each may have."""
 
 NOTES = ("not-run", "not-corrected")
-"""What the file of a script's cause may say before its first case: why no wrong form of it is run, or none is corrected."""
+"""What the file of a script's cause may say before its first case: why no wrong form of it is run, or why none is corrected."""
 
 LINE_BY_LINE = {"launch-line", "log-line"}
 """Each line of the text is a case of its own."""
@@ -38,7 +38,7 @@ _HEAD = re.compile(r"=== ([a-z-]+) (fires|silent)(?:: (.+))?$")
 
 
 class CaseError(ValueError):
-    """A file of cases is not in the format: says where and what is expected."""
+    """A file of cases is not in the format; the message has the place and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def all_cases(view: str) -> list[Case]:
 
 
 def notes(key: str) -> dict[str, str]:
-    """What the files of causes say under one key before their first case, by code."""
+    """The value of one key before the first case of each cause's file, by code."""
     found = {}
     for path in _files(CASES):
         head = path.read_text("utf-8").partition("=== ")[0]

@@ -1,4 +1,4 @@
-"""Runs the command line as a user would: a process of its own, with a deadline; or inside the test, where that will do."""
+"""Runs the command line as a user would: a process of its own, with a deadline; or inside the test, if that is enough."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def doctor(
 
 
 def inside(*words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
-    """The same in this process and its environment: no start, for commands that look at no machine."""
+    """The same in this process and its environment, for commands that do not examine the machine."""
     from ddpdoctor.app import request
     from ddpdoctor.cli.app import run
 

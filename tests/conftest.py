@@ -1,4 +1,4 @@
-"""Tests leave no trace, need no luck, and never skip in silence."""
+"""Tests leave no trace, are deterministic, and never skip silently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
-"""The issues' full numbers (`make test-all`)."""
+"""The full numbers of examples (`make test-all`)."""
 
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,7 +49,7 @@ def _environment() -> dict[str, str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out all but one in so many cases of each test function, and say so."""
+    """Deselect all but one in so many cases of each test function, and report it."""
     if ONE_IN == 1:
         return
     seen: Counter[str] = Counter()
@@ -73,14 +73,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember skips: CI allows none but those for want of a GPU."""
+    """Remember skips: CI allows only those without a GPU."""
     if report.skipped and "gpu" not in report.keywords:
         _skipped.append(report.nodeid)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In CI a skipped test is a failed run: 'could not look' is never 'passed'."""
+    """In CI a skipped test fails the run: "skipped" is never "passed"."""
     if os.environ.get("CI") and _skipped and session.exitstatus == 0:
         print(f"\nCI allows no skips but GPU ones: {', '.join(_skipped)}", file=sys.stderr)
         session.exitstatus = 1

@@ -15,7 +15,7 @@ LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_
 
 @functools.cache
 def _frame(name: str, file: str, line: int) -> dict[str, Any]:
-    """A frame is one object however often it is called: torch pickles it once."""
+    """A frame is one object, however often it occurs: torch pickles it once."""
     return {"name": name, "filename": file, "line": line}
 
 
@@ -31,7 +31,7 @@ def call(
     seq: int | None = None,
     outputs: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Any]:
-    """One call, without what `dump` counts: the record's id and the sequence number of its group."""
+    """One call, without what `dump` adds: the record's id and the sequence number of its group."""
     is_p2p = name.startswith(("send", "recv")) or name == "coalesced p2p"
     out = sizes if outputs is None else outputs
     return {

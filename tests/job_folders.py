@@ -61,7 +61,7 @@ def died(
 
 
 def stopped_by_slurm(job: int, why: str = "DUE TO TIME LIMIT", host: str = "gpu-07", hour: int = 9) -> str:
-    """How Slurm says that it ended a job."""
+    """Slurm's message when it ends a job."""
     return f"slurmstepd: error: *** JOB {job} ON {host} CANCELLED AT 2025-04-12T{hour:02}:30:00 {why} ***\n"
 
 

@@ -1,4 +1,4 @@
-"""What lint says of a launch line in tests, and the lines of all cases."""
+"""What lint reports for a launch line in tests, and the lines of all cases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lint(
     torch: str = "2.13",
     environ: Mapping[str, str] | None = None,
 ) -> Report:
-    """What lint reports for one line, or one line a node."""
+    """What lint reports for one line, or for one line per node."""
     launch = collect_launch(Machine(environ=dict(environ or {})), argv, nodes, torch=torch, cwd=str(cwd or "/nowhere"))
     facts = Facts(SCHEMA, "2026-11-21T00:00:00Z", "here", environ=environ_of(launch), launch=launch)
     rules, machines = _rules()
@@ -60,5 +60,5 @@ def lint(
 
 @cache
 def _rules() -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
-    """The rules of lines, and those of machines that lines show."""
+    """The rules for lines, and those for machines that lines show."""
     return rules_of(Request()), line_rules()

@@ -19,7 +19,7 @@ def machine_names() -> list[str]:
 
 
 def machine_json(name: str) -> dict[str, Any]:
-    """One machine's facts as JSON: NAME.json, or NAME/ with one file a section."""
+    """One machine's facts as JSON: NAME.json, or NAME/ with one file per section."""
     whole = MACHINES / f"{name}.json"
     if whole.exists():
         return json.loads(whole.read_text())

@@ -1,6 +1,6 @@
-"""A plugin of mypy: the words of a finding are for people, so nothing reads them but what shows them.
+"""A plugin of mypy: the words of a finding are for people; only code that shows them may read them.
 
-Whatever is decided on is a field of `Finding`. `[tool.mypy] plugins` in pyproject.toml turns it on.
+Decisions use fields of `Finding`. `[tool.mypy] plugins` in pyproject.toml turns it on.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ def _refused(ctx: AttributeContext) -> Type:
 
 
 def plugin(version: str) -> type[Plugin]:
-    """What mypy calls with its own version."""
+    """The entry point that mypy calls with its version."""
     return NoMessages

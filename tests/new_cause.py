@@ -134,7 +134,7 @@ def files_of(code: str, name: str, view: str = "") -> dict[str, str]:
     """The texts of the new cause's files, by their paths in the repository.
 
     Raises:
-        ValueError: the code, the name or the view cannot be had; says what is allowed.
+        ValueError: the code, the name or the view is not allowed; the message says what is.
     """
     rules = load()
     code = _free_code(code, {rule.code for rule in rules})
@@ -195,7 +195,7 @@ def _filled_cases(code: str, view: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or say in one line why not."""
+    """Write the files, or print in one line why not."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("code")
     parser.add_argument("name")

@@ -1,4 +1,4 @@
-"""Reports for tests of the renderers: one that reads like a real one, and any that could ever be."""
+"""Reports for tests of the renderers: a realistic one, and arbitrary ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of scripts: which lines they expect findings at, and what the rules say of a text."""
+"""Cases of scripts: the lines at which they expect findings, and what the rules find in a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = [
     for each in load(("script",))
     if "script" in each.needs and each.code not in ("SCRIPT500", "SCRIPT501", "SCRIPT550")
 ]
-"""The rules that judge what a script does; the others are about files that cannot be read and about comments."""
+"""The rules that judge what a script does; the others are about unreadable files and about comments."""
 EXPECT = re.compile(r"#\s*expect: (SCRIPT\d{3}(?:, SCRIPT\d{3})*)\s*$")
 
 
@@ -32,7 +32,7 @@ def expected(case: Case) -> set[tuple[int, str]]:
 
 
 def judged(text: str, rules: list[Rule], line: str = "", beside: tuple[SourceFile, ...] = ()) -> Outcome:
-    """What the rules say of a script called train.py, started by `line`."""
+    """What the rules find in a script called train.py, started by `line`."""
     launch = None
     if line:
         from launches import launch_of

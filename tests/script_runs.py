@@ -1,6 +1,6 @@
 """Training scripts in fixtures/situations/scripts: how each is started, and starting it on two gloo ranks.
 
-The first lines of a script say it in comments: `# run: torchrun` (or `python`, or both), `# sees: REGEX` what its output
+Comments in the first lines of a script say how: `# run: torchrun` (or `python`, or both), `# sees: REGEX` what its output
 shows, `# exit: 0` or `1`. `# expect: CODE` stands at the end of a line that a finding points at.
 """
 
@@ -29,20 +29,20 @@ SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a script ended; `code` is None when it was still running after `seconds` and was ended."""
+    """How a script ended; `code` is None if it was still running after `seconds` and was killed."""
 
     code: int | None
     output: str
 
 
 def header(path: Path, word: str, default: str = "") -> str:
-    """What a script's first comments say under a word."""
+    """The values of one key in a script's first comments."""
     found = re.search(rf"^# {word}: (.*)$", path.read_text(), re.MULTILINE)
     return found[1].strip() if found else default
 
 
 def expected(path: Path) -> list[tuple[str, int]]:
-    """The codes that a script's comments promise, with their lines."""
+    """The codes that a script's comments expect, with their lines."""
     rows = enumerate(path.read_text().split("\n"), 1)
     marks = ((row, re.search(r"# expect: ([\w, ]+)$", text)) for row, text in rows)
     return sorted((code, row) for row, mark in marks if mark for code in mark[1].split(", "))

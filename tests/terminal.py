@@ -1,4 +1,4 @@
-"""Runs the command line on a terminal (a pty), and shows what is on its screen in the end."""
+"""Runs the command line on a terminal (a pty), and shows what is on its screen at the end."""
 
 from __future__ import annotations
 

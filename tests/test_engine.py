@@ -1,4 +1,4 @@
-"""The engine: no bug of one part costs the rest of a report."""
+"""The engine: a bug in one part does not affect the rest of a report."""
 
 from __future__ import annotations
 

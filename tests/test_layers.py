@@ -31,7 +31,7 @@ ORDER = (
     ("examined",),
     ("",),
 )
-"""The packages from the top down: each may import itself and what stands below it. "" is the package itself (its version)."""
+"""The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
 
 NEVER = {
     "render": {"facts", "collectors", "probe", "multinode", "engine"},
@@ -45,7 +45,7 @@ NEVER = {
     "dumps": {"findings", "system", "network"},
     "launch": {"findings", "network", "system"},
 }
-"""What would be below, and is not to be imported all the same."""
+"""Packages below that must not be imported anyway."""
 
 TOUCHES_THE_MACHINE = {
     "os",
@@ -226,7 +226,7 @@ _CODE = re.compile(r"(ENV|LAUNCH|HOST|NET|GPU|TOPO|VERSION|SCRIPT|PROBE|LOG)\d{3
 
 @pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_codes_stand_only_where_causes_are_declared(path: Path) -> None:
-    """What follows from what, and what a cause is about, is said by `@cause`: no table of codes stands anywhere else."""
+    """`@cause` declares what follows from what and what a cause is about: there is no other table of codes."""
     tree = ast.parse(path.read_text())
     declared = {
         id(each)

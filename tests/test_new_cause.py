@@ -1,4 +1,4 @@
-"""`make cause` writes files that load, that are found, and that the tests refuse until they are filled in."""
+"""`make cause` writes files that load and are found, and that the tests refuse until they are completed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the ban on reading the words of a finding holds: mypy with the plugin refuses what a module of logic would write."""
+"""mypy with the plugin refuses code that reads the words of a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel: installs into a fresh environment and into one that has a torch, and never brings or changes a torch."""
+"""The wheel: installs into a fresh environment and into one that has torch, and never installs or changes torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _run(*argv: str, code: int = 0) -> str:
 
 
 def _would_install(wheel: Path, *options: str) -> set[str]:
-    """The distributions that pip would install besides what is there."""
+    """The distributions that pip would install in addition."""
     plan = _run(sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--report", "-", *options, str(wheel))
     return {item["metadata"]["name"].lower() for item in json.loads(plan)["install"]}
 

@@ -1,4 +1,4 @@
-"""What one node announces to the others: what it was told, what it is, and its launch line without secrets."""
+"""What one node announces to the others: what it was given, what it is, and its launch line without secrets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class NodeAnnouncement:
         return None if found is None else found.known
 
     def launcher_line(self) -> dict[str, Any]:
-        """The launch command as the host node needs it for comparing it with the others'."""
+        """The launch command as the host node needs it, to compare it with the commands of the other nodes."""
         if self._line is None or self.job.form == Form.ENV:
             return {}
         variables = self._line.environ.variables.items()

@@ -1,4 +1,4 @@
-"""Corrected launch lines: the edits of a finding, then those of the errors that are left on the line, as one line to paste."""
+"""Corrected launch lines: the edits of a finding and of the other errors on the line, as one line to paste."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STEPS = 8
 MOST_LINES = 20
 """Lines of a job that are corrected together; with more, each finding corrects its own mistake only."""
 _SETS = re.compile(r"(?:unset (?P<old>\w+)(?:; )?)?(?:export (?P<word>(?P<new>\w+)=[^\s;]+))?")
-"""The commands of the environment's rules: take a variable away, give it another value, or rename it."""
+"""The commands of the environment's rules: unset a variable, change its value, or rename it."""
 _PORT = re.compile(r"export MASTER_PORT=(\d+)")
 
 
 def autocorrected(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
-    """The report with every `fix_command` free of the line's other errors."""
+    """The report; each `fix_command` also corrects the other errors of its line."""
     launch = facts.launch
     if launch is None or len(launch.lines) > MOST_LINES:
         return report
@@ -42,7 +42,7 @@ def autocorrected(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Repo
 
 
 class Autocorrect:
-    """Corrects lines as long as these rules see errors in them and know better. A line in one state is judged once."""
+    """Corrects lines until these rules find no error that they can correct. A line in one state is judged once."""
 
     def __init__(self, facts: Facts, rules: tuple[Rule, ...]) -> None:
         self._facts = facts
@@ -51,7 +51,7 @@ class Autocorrect:
         self._judged: dict[tuple[str | None, int | None, int, int, str], list[Finding]] = {}
 
     def finding(self, finding: Finding, launch: Launch) -> Finding:
-        """A finding, its `fix_command` without other errors of the lines that it corrects.
+        """A finding; its `fix_command` also corrects the other errors of the lines.
 
         Args:
             launch: the lines that were judged.
@@ -95,7 +95,7 @@ class Autocorrect:
         return replace(finding, fix_command=fix_command, fix_commands=commands, line_edits=())
 
     def _together(self, launch: Launch, edits: Sequence[LineEdit]) -> tuple[LaunchLine, ...]:
-        """The lines of a job as they should be: what is wrong between them is corrected in all of them at once.
+        """The corrected lines of a job: what does not agree between them is corrected in all of them at once.
 
         Args:
             edits: what is corrected first.
@@ -115,7 +115,7 @@ class Autocorrect:
         return self._with_host(launch, lines)
 
     def _edits_between(self, launch: Launch, lines: tuple[LaunchLine, ...]) -> Iterator[LineEdit]:
-        """The edits of all errors of the lines of a job; of two that clash, those of the first."""
+        """The edits of all errors of the lines of a job; where two overlap, the first ones apply."""
         job = replace(launch, lines=lines)
         startup = self._facts.startup if lines is launch.lines else None
         facts = replace(self._facts, launch=job, environ=environ_of(job), job=None, startup=startup)
@@ -133,7 +133,7 @@ class Autocorrect:
         return edited(line, own, self._launch.version, self._files) if own else line
 
     def _with_host(self, launch: Launch, lines: tuple[LaunchLine, ...]) -> tuple[LaunchLine, ...]:
-        """The lines with the address that one of the given ones names in place of the placeholder for it."""
+        """The lines with the address that one of the given lines names, in place of its placeholder."""
         hosts = {
             line.plan.host
             for line in launch.lines
@@ -149,10 +149,10 @@ class Autocorrect:
         )
 
     def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
-        """The line that would do what this one was to do.
+        """The line that does what this one was meant to do.
 
         Args:
-            code: a cause whose findings are corrected also where they are no errors.
+            code: a cause whose findings are corrected even if they are not errors.
             edits: what is corrected first.
         """
         seen: set[str] = {tidy(line.source)}
@@ -168,7 +168,7 @@ class Autocorrect:
         return line
 
     def _left(self, line: LaunchLine, code: str) -> list[SpanEdit]:
-        """The edits of all errors of a line that go together; of two that clash, those of the first."""
+        """The edits of all errors of a line that are compatible; where two overlap, the first ones apply."""
         kept: list[SpanEdit] = []
         for finding in self._findings(line):
             if finding.worst is Severity.ERROR or finding.code == code:
@@ -177,7 +177,7 @@ class Autocorrect:
         return kept
 
     def _findings(self, line: LaunchLine) -> list[Finding]:
-        """What the rules say of a line alone."""
+        """What the rules find in a single line."""
         key = (line.file, line.node, line.first_line, line.first_column, line.source)
         if key not in self._judged:
             alone = replace(self._launch, lines=(line,))
@@ -195,14 +195,14 @@ class Autocorrect:
 
 
 def _at_its_node(finding: Finding, launch: Launch) -> Finding:
-    """A finding about one of several nodes, its command as that of this node."""
+    """A finding about one of several nodes, with the command for this node."""
     if finding.fix_command is None or finding.where.node is None or len(launch.nodes) < 2:
         return finding
     return replace(finding, fix_commands=(NodeCommand(f"node {finding.where.node}", finding.fix_command),))
 
 
 def _line(finding: Finding, launch: Launch) -> LaunchLine | None:
-    """The line that a finding is about, where it is about one."""
+    """The line that a finding is about, None if it is not about one."""
     if len(launch.lines) == 1:
         return launch.lines[0]
     return next((x for x in launch.lines if x.node is not None and x.node == finding.where.node), None)
@@ -214,7 +214,7 @@ def _on_line(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
 
 
 def _with_port(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
-    """Another port for the master, in the line's own option: launchers overwrite the variable."""
+    """Another master port, in the line's own option, because launchers overwrite the variable."""
     match = _PORT.fullmatch(finding.fix_command or "")
     starter = line.starter
     if match is None or starter is None:
@@ -253,5 +253,5 @@ def _spans(edits: Sequence[LineEdit], index: int) -> list[SpanEdit]:
 
 
 def _clashes(edits: list[SpanEdit], kept: list[SpanEdit]) -> bool:
-    """Whether edits overlap others, or insert where those do."""
+    """Whether edits overlap others, or insert at the same place."""
     return any(a.start <= b.end and b.start <= a.end for a in edits for b in kept)

@@ -1,4 +1,4 @@
-"""When this command began."""
+"""When this command started."""
 
 from __future__ import annotations
 

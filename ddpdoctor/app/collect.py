@@ -1,4 +1,4 @@
-"""`ddpdoctor collect`: what a bug report needs of this node as one JSON file, secrets removed."""
+"""`ddpdoctor collect`: the facts of this node that a bug report needs, as one JSON file without secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRIVATE = 0o600
 """Facts name hosts, users and processes: only the owner may read the file."""
 WATCH_SECONDS = 1.0
 PART_SECONDS = 12.0
-"""How long the running ranks, the launch and the list of logs may take each: /proc and folders may not answer."""
+"""Time limit for each of: running ranks, launch, list of logs: /proc and folders may not answer."""
 PEER_SECONDS = 8.0
 """How long the ranks of a node wait for each other: Python starts slowly on a cold shared file system."""
 LEADER_SECONDS = 45.0
@@ -71,7 +71,7 @@ def collect_node(request: Request, output_file: Path | None, *, hosts_as_aliases
 
 
 def _written(path: Path, text: str) -> tuple[str, ...]:
-    """Write the file; why it was not written."""
+    """Write the file; the reason if it could not be written."""
     try:
         write_file(path, text, PRIVATE)
     except CannotWriteError as error:
@@ -80,7 +80,7 @@ def _written(path: Path, text: str) -> tuple[str, ...]:
 
 
 def _cleaned(facts: Facts, hosts_as_aliases: bool) -> Any:
-    """The facts as JSON without secrets, by their names when they were gathered and by their shape now."""
+    """The facts as JSON without secrets: removed by name when they were gathered, and by shape here."""
     from ddpdoctor.facts.codec import encode, schema_names
     from ddpdoctor.privacy.aliases import with_aliases
     from ddpdoctor.privacy.host_names import host_names_in
@@ -124,7 +124,7 @@ def _running_ranks(machine: Machine) -> Hang:
 
 
 def _writes(environ: Environ, path: Path | None) -> bool:
-    """Whether this rank writes for its node: the lowest rank that collects does. The others wait until it has ended."""
+    """Whether this rank writes for its node: the lowest collecting rank does. The others wait until it has exited."""
     size, local = environ.local_world_size or 1, environ.local_rank
     if size < 2 or local is None:
         return True
@@ -163,7 +163,7 @@ def _is_newer(path: Path, moment: float) -> bool:
 
 
 def _of_this_node(path: Path | None, facts: Facts) -> Path | None:
-    """Each node its own file, also on a shared file system: `facts.json` of node 0 is `facts.HOST.json` on the others."""
+    """One file per node, also on a shared file system: `facts.json` of node 0 is `facts.HOST.json` on the others."""
     environ = facts.environ
     if path is None or environ is None or not environ.node_rank or not environ.is_multi_node:
         return path

@@ -36,7 +36,7 @@ def compare_nodes(request: Request, files: Sequence[str]) -> tuple[Report, tuple
     started = time.time()
     if len(files) < 2:
         raise UsageError(
-            "compare needs two files or more that `ddpdoctor collect` saved, the good node's and the bad one's"
+            "compare needs at least two files saved by `ddpdoctor collect`, such as those of a good and a bad node"
         )
     nodes, failures = _read([Path(name) for name in files])
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=Nodes(nodes=nodes, expected=len(nodes)))
@@ -46,7 +46,7 @@ def compare_nodes(request: Request, files: Sequence[str]) -> tuple[Report, tuple
 
 
 def _read(paths: Sequence[Path]) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-    """A node for each file that can be read, and what could not be read. Several files of one host are named by file."""
+    """One node per readable file, and what could not be read. Several files of one host are named by file."""
     found: list[tuple[Path, Node]] = []
     failures = []
     for path in paths:

@@ -1,6 +1,6 @@
-"""The local probe of `ddpdoctor check`, started before anything else is imported: torch's import is the longest part.
+"""The local probe of `ddpdoctor check`, started before anything else is imported: importing torch takes longest.
 
-Only for command lines and environments that leave no doubt about what will be probed; in all other cases the probe is
+Only if the command line and the environment determine what will be probed; otherwise the probe is
 started when the command line has been read. The caller of `take` must end the process; one that was not taken ends with
 `stop`.
 """
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 __all__ = ["CPU_RANKS", "GPU_NODES", "start", "stop", "take"]
 
 CPU_RANKS = 2
-"""How many ranks a machine without a GPU is probed with."""
+"""Number of ranks that are probed on a machine without a GPU."""
 
 GPU_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Device nodes that show a GPU driver: the ranks to start are as many as GPUs that CUDA sees, and those are not counted yet."""
+"""Device nodes that show a GPU driver: one rank starts per GPU that CUDA sees, and these are not counted yet."""
 
 HARMLESS = ("-q", "--quiet", "-v", "--verbose", "--no-color")
-"""Options that do not concern the probe."""
+"""Options that do not affect the probe."""
 WITH_VALUE = ("--format", "--output", "--select", "--ignore", "--fail-on")
 OF_THE_PROBE = (b"no-probe", b"no-meet", b"timeout")
 """Settings that change whether, or for how long, ranks are probed."""
 SECONDS = 108.0
-"""What the default `--timeout` of `check` leaves for looking."""
+"""Seconds that the default `--timeout` of `check` leaves for the examination."""
 
 _started: list[subprocess.Popen[bytes]] = []
 
 
 def start(words: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Start the local ranks, if these are the words and the environment of a plain `ddpdoctor check`."""
+    """Start the local ranks if these words and this environment are a plain `ddpdoctor check`."""
     if not _is_plain(words) or any(name.endswith(("RANK", "PROCID", "WORLD_SIZE")) for name in environ):
         return
     from importlib.util import find_spec
@@ -53,7 +53,7 @@ def start(words: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def _may_have_settings(environ: Mapping[str, str]) -> bool:
-    """Whether files may say how the probe runs: they are read with the command line."""
+    """Whether settings files may affect the probe: they are read with the command line."""
     from ddpdoctor.app.settings_files import project_files, read_bytes, site_file
 
     files = [*project_files(), site_file(environ)]
@@ -61,7 +61,7 @@ def _may_have_settings(environ: Mapping[str, str]) -> bool:
 
 
 def _is_plain(words: Sequence[str]) -> bool:
-    """`check` with nothing but options about the report: no launch line, no facts, no time limits."""
+    """`check` with options about the report only: no launch line, no facts, no time limits."""
     return words[:1] == ["check"] and all(
         word in HARMLESS
         or word.startswith(tuple(f"{option}=" for option in WITH_VALUE))

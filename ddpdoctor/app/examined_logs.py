@@ -1,4 +1,4 @@
-"""What triage examined: its inputs and the jobs that they show, and one line that names them."""
+"""What triage examined: its inputs, the jobs in them, and one line that summarizes both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS = {
     InputKind.EMPTY: "unknown",
     InputKind.JSON: "unknown",
 }
-"""The word of the report for a kind of input, where it is not the kind's own."""
+"""The report's word for a kind of input, where it differs from the kind's name."""
 _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.INCOMPLETE, Verdict.PASS)
 _OUTCOMES = ("failed", "interrupted", "unknown", "completed")
 """Outcomes of jobs, the worst first."""
@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 def examined_job(name: str, facts: Facts, report: Report) -> ExaminedJob:
-    """One job as its log and its dumps show it, with the verdict of its own report."""
+    """One job as its log and dumps show it, with the verdict about it."""
     log, hang = facts.log or Log(), facts.hang
     first, last = _period(log)
     return ExaminedJob(
@@ -52,15 +52,15 @@ def examined_job(name: str, facts: Facts, report: Report) -> ExaminedJob:
 
 
 def worst_first(job: ExaminedJob) -> tuple[int, int, list[tuple[int, str]]]:
-    """The sort key of jobs: the worst verdict and outcome first, then by name, numbers in their order."""
+    """The sort key of jobs: the worst verdict and outcome first, then by name, in numeric order."""
     parts = [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(job.name)]
     return _WORST.index(job.verdict), _OUTCOMES.index(job.outcome), parts
 
 
 def _outcome(log: Log, report: Report) -> str:
-    """How the log says that the job ended; failed as well where the cause of a failure is all that it shows.
+    """How the log says that the job ended; also "failed" if it shows only the cause of a failure.
 
-    Whether a job still runs of which the last lines are progress, or ended without a word, a file does not tell.
+    A log that ends with progress does not show whether the job still runs or was killed.
     """
     outcome = history_of(log).outcome
     if outcome not in (JobOutcome.UNKNOWN, JobOutcome.RUNNING):
@@ -97,7 +97,7 @@ def _period(log: Log) -> tuple[str | None, str | None]:
 
 
 def _exit_code(log: Log) -> int | None:
-    """The code that the scheduler or the launcher says of the first process that failed; None where nobody does."""
+    """The exit code that the scheduler or launcher prints for the first process that failed; None without one."""
     failed = history_of(log).failed_exits
     first = next((each for each in failed if each.is_first), failed[0] if failed else None)
     if first is not None:
@@ -113,14 +113,14 @@ def examined_inputs(
     parts: Sequence[tuple[Sequence[int], Facts]],
     unread: Mapping[str, str],
 ) -> tuple[ExaminedInput, ...]:
-    """Every source of a log: what it is, whose it is, and why it was not understood.
+    """Every source of a log: what it is, which job it belongs to, and why it was not understood.
 
     Args:
-        log: all of it, before it was given to jobs.
+        log: the whole log, before it was divided into jobs.
         jobs: the sources of each job.
         named: the inputs that the user named.
         parts: for each job the sources, and the facts in which who printed their lines is known.
-        unread: why nothing could be read of saved facts and reports, by their file.
+        unread: why saved facts and reports could not be read, by file.
     """
     owners: dict[int, list[str]] = {}
     for job, sources in jobs.items():
@@ -139,7 +139,7 @@ def examined_inputs(
 
 
 def _attributed(examined: ExaminedInput, jobs: int) -> ExaminedInput:
-    """An input that may be of any of several jobs says so."""
+    """Mark an input that may belong to any of several jobs."""
     is_open = examined.is_understood and examined.job is None and examined.reason is None
     is_of_job = examined.kind not in (InputKind.FACTS.value, InputKind.REPORT.value)
     return (
@@ -190,7 +190,7 @@ def _ranks_of_sources(parts: Sequence[tuple[Sequence[int], Facts]]) -> dict[int,
 
 
 def _problems_of_dumps(parts: Sequence[tuple[Sequence[int], Facts]]) -> dict[str, str]:
-    """Why nothing could be read of a dump, by its file."""
+    """Why a dump could not be read, by file."""
     hangs = [facts.hang for _, facts in parts if facts.hang is not None]
     return {
         dump.source: dump.problem for hang in hangs for dump in hang.dumps if dump.problem is not None and not len(dump)
@@ -203,7 +203,7 @@ def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob], fil
     Args:
         inputs: all inputs.
         jobs: the jobs that they show.
-        files: so many of the inputs are of these jobs.
+        files: the number of inputs that belong to these jobs.
     """
     read = [each for each in inputs if each.is_understood]
     if len(jobs) == 1:

@@ -13,12 +13,12 @@ from ddpdoctor.findings import Finding, Report
 __all__ = ["excerpt_of_text", "with_code_of_tracebacks", "with_excerpts"]
 
 MOST_LINES_ABOVE = 3
-"""The head of the block around a line is shown when it is at most so many lines above."""
+"""The head of the block around a line is shown if it is at most this many lines above."""
 LARGEST_FILE_BYTES = 4 << 20
 
 
 def with_excerpts(report: Report, launch: Launch | None) -> Report:
-    """The report whose findings about launch lines, and about lines of files, show their source."""
+    """The report, with source excerpts for its findings about launch lines and lines of files."""
     lines: tuple[LaunchLine, ...] = () if launch is None else launch.lines
     texts: dict[str, Sequence[str]] = {}
     findings = tuple(_with_excerpt(finding, lines, texts) for finding in report.findings)
@@ -28,7 +28,7 @@ def with_excerpts(report: Report, launch: Launch | None) -> Report:
 def excerpt_of_text(finding: Finding, lines: Sequence[str], first: int = 1) -> Excerpt | None:
     """The line of a finding in `lines`, of which the first is number `first`, below the head of its block.
 
-    None where the finding has no line, or one that is not there.
+    None if the finding has no line, or the line does not exist.
     """
     number, column = finding.where.line, finding.where.column
     if number is None or not 0 <= number - first < len(lines):
@@ -58,7 +58,7 @@ def _with_excerpt(finding: Finding, lines: Sequence[LaunchLine], texts: dict[str
 
 
 def _text(path: str) -> Sequence[str]:
-    """The lines of a file; none where it cannot be read any more, or is no text of a reasonable length."""
+    """The lines of a file; empty if it can no longer be read, is not a text, or is too long."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST_FILE_BYTES)
@@ -76,7 +76,7 @@ def _launch_line(finding: Finding, lines: Sequence[LaunchLine]) -> LaunchLine | 
 
 
 def _excerpt_of_launch(finding: Finding, line: LaunchLine) -> Excerpt | None:
-    """The row of a launch line that has no file."""
+    """The row of a launch line that is not in a file."""
     number, column = finding.where.line or 1, finding.where.column
     rows = line.source.split("\n")
     row = number - line.first_line
@@ -99,7 +99,7 @@ def _as_written(finding: Finding, excerpt: Excerpt, lines: Sequence[LaunchLine])
 
 
 def _head(lines: Sequence[str], at: int) -> int:
-    """The index of the head of the block that a line is in; its own where none is near."""
+    """The index of the head of the block that contains a line; the line's own if none is near."""
     indent = _indent(lines[at])
     for index in range(at - 1, max(-1, at - 1 - MOST_LINES_ABOVE), -1):
         if lines[index].strip() and _indent(lines[index]) < indent:
@@ -112,7 +112,7 @@ def _indent(line: str) -> int:
 
 
 def _length(finding: Finding, line: str, start: int) -> int:
-    """The length of what a finding points at: the code that it quotes, else one word."""
+    """The length that a finding points at: the code that it quotes, otherwise one word."""
     seen = finding.evidence[0].seen if finding.evidence else ""
     if seen and line.startswith(seen, start):
         return len(seen)
@@ -120,7 +120,7 @@ def _length(finding: Finding, line: str, start: int) -> int:
 
 
 def with_code_of_tracebacks(report: Report, log: Log) -> Report:
-    """The report whose findings about a line of a script show it, as far as a traceback of the log holds it."""
+    """The report, with excerpts for findings about a line of a script, if a traceback in the log contains it."""
     code = {(frame.file, frame.line): frame.code for each in log.tracebacks for frame in each.frames if frame.code}
     findings = tuple(
         replace(finding, excerpt=Excerpt(where.line, (text,), where.line, 1, 0))

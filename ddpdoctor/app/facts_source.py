@@ -23,11 +23,11 @@ MAX_FACTS_BYTES = 64 << 20
 
 
 ANSWER_SECONDS = 10.0
-"""How long a file may take: a named pipe without a writer, or a dead mount, never answers."""
+"""Time limit for reading a file: a named pipe without a writer or a dead mount never answers."""
 
 
 class UnreadableError(Exception):
-    """An input without facts; the message names it and the reason."""
+    """An input without facts; the message has its name and the reason."""
 
 
 def facts_for(
@@ -36,9 +36,9 @@ def facts_for(
     environ: Mapping[str, str | None] | None = None,
     python: str | None = None,
 ) -> tuple[Facts, tuple[str, ...]]:
-    """The facts to judge, those of `--facts FILE` or this machine's, and what could not be done to get them.
+    """The facts to judge, those of `--facts FILE` or this machine's, and what failed while they were gathered.
 
-    `environ` are variables that a launch line sets besides those of this process; None takes one away. `python` is the
+    `environ` are variables that a launch line sets in addition to those of this process; None unsets one. `python` is the
     interpreter of a launch line, None for our own.
     """
     wanted = tuple(sections)
@@ -64,7 +64,7 @@ def load_facts(path: Path) -> Facts:
             raise FactsError(f"$.schema: expected {SCHEMA!r}, got {saved.get('schema')!r:.60}")
         return decode(Facts, saved)
     except FactsError as error:
-        raise UnreadableError(f"{path}: not facts that ddpdoctor collect wrote: {error}") from None
+        raise UnreadableError(f"{path}: not facts from `ddpdoctor collect`: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"{path}: not JSON: {error!s:.200}") from None
 
@@ -85,7 +85,7 @@ def text_of(path: Path) -> str:
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
     if len(data) > MAX_FACTS_BYTES:
-        raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, which facts never are")
+        raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, the limit for facts")
     return data.decode("utf-8-sig", "replace")
 
 

@@ -1,4 +1,4 @@
-"""`ddpdoctor hang`: the running ranks of this node: which rank waits where, and which one does something else."""
+"""`ddpdoctor hang`: the running ranks of this node: which rank waits where, and which one does not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["HangOptions", "examine_running_job"]
 
 AREAS = ("host", "log", "probe", "script")
-"""The areas of the causes that running ranks show."""
+"""The areas whose causes can be seen in running ranks."""
 NO_STACKS = (
     "the Python stacks of the ranks were not read; to see where each one waits: pip install py-spy && ddpdoctor hang"
 )
@@ -43,7 +43,7 @@ MOST_HOSTS = 4
 
 @dataclass(frozen=True)
 class HangOptions:
-    """What is examined: the ranks with these `pids` or below them, all ranks of this node without any."""
+    """What is examined: the ranks with these `pids` and their children; without PIDs all ranks of this node."""
 
     pids: Sequence[int]
     watch_seconds: float
@@ -52,7 +52,7 @@ class HangOptions:
 
 
 def examine_running_job(request: Request, options: HangOptions) -> tuple[Report, Facts]:
-    """The report about the running ranks, or about those of saved facts, and the facts.
+    """The report about the running ranks, or those in saved facts, and the facts.
 
     Raises:
         UsageError: no process has one of the PIDs.
@@ -82,7 +82,7 @@ def _subject(facts: Facts) -> str:
 
 
 def _saved_input(path: str, facts: Facts, failures: Sequence[str]) -> ExaminedInput:
-    """The file of saved facts, with the ranks that it holds something of."""
+    """The file of saved facts, with the number of ranks in it."""
     if failures or facts.hang is None:
         reason = failures[0] if failures else "facts without ranks: they were not collected while the job was stuck"
         return ExaminedInput(path, "facts", is_understood=False, reason=reason.removeprefix(f"read {path}: "))
@@ -92,7 +92,7 @@ def _saved_input(path: str, facts: Facts, failures: Sequence[str]) -> ExaminedIn
 
 
 def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts, tuple[str, ...]]:
-    """The facts of the ranks that run on this node, and what could not be done to get them."""
+    """The facts of the ranks that run on this node, and what failed while they were gathered."""
     machine = this_machine(seconds_left(request))
     for pid in options.pids:
         if not os.path.exists(f"/proc/{pid}"):
@@ -110,7 +110,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
     )
     if not options.has_ras:
         return facts, failures
-    request.listener.warning("asking NCCL's RAS, which has crashed jobs")
+    request.listener.warning("querying NCCL's RAS, which has crashed jobs")
     facts, problems = _with_ras(facts, hang, machine)
     return facts, (*failures, *problems)
 
@@ -148,14 +148,14 @@ def _why_none(pids: Sequence[int], hang: Hang) -> str:
         return f"pid {', '.join(map(str, pids))}: ended before it was examined"
     hidden = [gap.reason for gap in hang.gaps if gap.path == "hang.processes"]
     if hidden:
-        return f"no rank found among the processes that may be read: {hidden[0]}, or the user who started the job"
+        return f"no rank found among the readable processes: {hidden[0]}, or the user who started the job"
     return (
         "no rank found: no process of this node has RANK and WORLD_SIZE in its environment; give the PIDs of the ranks"
     )
 
 
 def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[str, ...]]:
-    """The facts with the answer of NCCL's RAS, or why there is none."""
+    """The facts with the answer of NCCL's RAS, or the reason why there is none."""
     from ddpdoctor.collectors.hang.ras_client import ask
     from ddpdoctor.dumps.ras import ras_of
 
@@ -168,7 +168,7 @@ def _with_ras(facts: Facts, hang: Hang, machine: Machine) -> tuple[Facts, tuple[
 
 
 def _without_unseen(report: Report, facts: Facts) -> Report:
-    """The report in which no rule passed for what only stacks or dumps could have shown: it was skipped, and what to run is
+    """The report, without a "passed" for what only stacks or dumps can show: these rules are skipped, and what to run is
     the reason. Ranks that all wait make it incomplete.
     """
     hang = facts.hang
@@ -182,6 +182,6 @@ def _without_unseen(report: Report, facts: Facts) -> Report:
 
 
 def _are_idle(hang: Hang) -> bool:
-    """Whether several ranks hardly use their CPU: each may wait for another one."""
+    """Whether several ranks hardly use their CPU, so that each may be waiting for another."""
     shares = [process.cpu_share for process in hang.processes]
     return len(shares) > 1 and all(share is not None and share < IDLE_SHARE for share in shares)

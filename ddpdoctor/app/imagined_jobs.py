@@ -1,4 +1,4 @@
-"""Judging what a job file starts on an imagined cluster: all launchers of a job against each other, with their values."""
+"""Judges what job files would start: all launchers of a job together, with the values on each host."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes
 def imagined_outcomes(
     files: LaunchFiles, facts: Facts, rules: Iterable[Rule], comparing: Iterable[Rule], known: Iterable[Finding]
 ) -> Iterator[Outcome]:
-    """What the rules say of the jobs on several hosts that the files start.
+    """What the rules find in the jobs on several hosts that the files start.
 
     Args:
         rules: what judges launch lines and jobs.
         comparing: what compares the nodes of a job.
-        known: findings of the launch lines as they are written: what these say or explain of a file is not repeated.
+        known: findings of the launch lines as written: what they report or explain is not repeated.
     """
     rules, comparing = tuple(rules), tuple(comparing)
     explains = {rule.code: rule.explains for rule in rules}
@@ -56,7 +56,7 @@ def imagined_outcomes(
 
 
 def _is_compared(job: ImaginedJob) -> bool:
-    """Whether it certainly runs on several hosts: what differs between them is what the lines alone do not show."""
+    """Whether it certainly runs on several hosts: only then can hosts differ in ways that the lines do not show."""
     return job.is_certain and len({member.place.host for member in job.launched}) > 1
 
 

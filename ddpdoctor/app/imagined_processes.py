@@ -52,7 +52,7 @@ def imagined_processes(request: Request, paths: list[str], nodes: list[str], tor
 
 
 def _master(job: Job) -> str:
-    """Where the processes find each other."""
+    """Where the processes join."""
     rendezvous = job.rendezvous
     if rendezvous.host:
         return f"{rendezvous.host}:{'?' if rendezvous.port is None else rendezvous.port}"

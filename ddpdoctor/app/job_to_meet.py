@@ -1,4 +1,4 @@
-"""Which job a `ddpdoctor check` has other nodes to meet for: its launch line's, or that of the ranks around it."""
+"""The job whose other nodes take part in a `ddpdoctor check`: that of its launch line, or of its environment."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["job_to_meet", "starts_ranks"]
 
 
 def starts_ranks(line: Facts | None) -> bool:
-    """Whether a line has a launcher that numbers the ranks; without one its process is a rank, or nothing but itself."""
+    """Whether a line has a launcher that numbers the ranks; otherwise its process is one rank, or a single process."""
     first = line.launch.lines[0] if line is not None and line.launch is not None and line.launch.lines else None
     return first is not None and (first.starter is not None or first.task_starter is not None)
 
 
 def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[str, str]) -> LocalJob | None:
-    """The job whose other nodes this one should meet, None where there are none or nobody says where.
+    """The job whose other nodes this node should join, None if there are none or their address is unknown.
 
-    A line with a mistake that would keep its node away from the others, or make it run alone, counts as what it should be:
-    the others wait for this node, and are told.
+    A line with a mistake that would keep its node from joining, or make it run alone, counts as its corrected form:
+    the other nodes wait for this one, and receive its errors.
 
     Args:
         line: the launch line, with the rules that judge it.
@@ -52,7 +52,7 @@ def job_to_meet(line: tuple[Facts, tuple[Rule, ...]] | None, environ: Mapping[st
 
 
 def _of_several(job: LocalJob | None) -> LocalJob | None:
-    """The job, None where it has no other nodes."""
+    """The job, None if it has no other nodes."""
     return None if job is None or (job.nnodes == 1 and _is_here(job.master_addr)) else job
 
 
@@ -87,7 +87,7 @@ def _job_of_ranks(environ: Mapping[str, str]) -> LocalJob | None:
 
 
 def _without_number(told: Environ) -> LocalJob | None:
-    """The job of a rank whose number, or whose number of ranks, is none: the others should hear why it will not come. None
+    """The job of a rank whose RANK or WORLD_SIZE is not a number: the others should learn why it will not join. None
     where they cannot.
     """
     rank, size, port = told.rank, told.world_size, told.integer("MASTER_PORT") or 0
@@ -110,7 +110,7 @@ def _without_number(told: Environ) -> LocalJob | None:
 
 
 def _is_here(master_addr: str) -> bool:
-    """Whether a job of one node has its store here, as it must. Where it does not, the line is one of several nodes'."""
+    """Whether a job of one node has its store here, as it must. If not, the line belongs to a job of several nodes."""
     if is_loopback(master_addr):
         return True
     from ddpdoctor.collectors.multinode import is_own

@@ -1,4 +1,4 @@
-"""A launch line whose program runs in a container or on another machine: what this machine does not know of it."""
+"""A launch line whose program runs in a container or on another machine: what is unknown here."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _OF_CONTAINER = (
     "temporary_folder",
     "extension_locks",
 )
-"""What a container of docker and its likes has of its own."""
+"""What a container of docker and similar tools has of its own."""
 
 
 def unprobed(line: Facts | None) -> Gap | None:
-    """Why ranks that are started here would say nothing of the line; None where they run here."""
+    """Why ranks started here would not represent the line's ranks; None if the line runs here."""
     reason = _reason(line)
     return None if reason is None else Gap("probe", reason, Why.NOT_HERE)
 
 
 def without_what_is_elsewhere(facts: Facts, line: Facts | None) -> Facts:
-    """The facts of this machine without the versions and limits that are not those of the line's ranks."""
+    """The facts of this machine without the versions and limits that do not apply to the line's ranks."""
     reason = _reason(line)
     if reason is None or line is None or line.launch is None:
         return facts

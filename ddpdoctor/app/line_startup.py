@@ -1,4 +1,4 @@
-"""What a launch line would start on this machine, and the torch that it would be read by: for `check`, never for `lint`."""
+"""What a launch line would start on this machine, and the torch that would parse it: for `check`, never for `lint`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOKUP_SECONDS = 10.0
 
 
 def with_startup(facts: Facts, request: Request) -> Facts:
-    """The facts of a launch line with what was looked up for it; the line is read by the torch of its own interpreter."""
+    """The facts of a launch line with what it would start; it is parsed as the torch of its own interpreter does."""
     launch = facts.launch
     if launch is None or not launch.lines:
         return facts
@@ -31,7 +31,7 @@ def with_startup(facts: Facts, request: Request) -> Facts:
 
 
 def _read_by(startup: Startup, launch: Launch, request: Request) -> Launch:
-    """The launch as the torch of the line's interpreter reads it."""
+    """The launch as parsed by the torch of the line's interpreter."""
     python = startup.python_version or launch.python
     if startup.torch is None or startup.torch == launch.torch:
         is_known = startup.torch is not None or launch.torch_from == "option"

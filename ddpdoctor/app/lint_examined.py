@@ -1,4 +1,4 @@
-"""What a report of `lint` or `check` says that it was about: launch lines, files, what a folder held besides, in one line."""
+"""What `lint` or `check` examined: launch lines, files, other files of folders, and one line that summarizes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpdoctor.launch.judged import described, why_not_judged
 __all__ = ["folder_inputs", "line_inputs", "subject_of"]
 
 MOST_LISTED = 1000
-"""Files of one folder that are listed with the reason why they were not judged; of more, only the number is told."""
+"""Files of one folder that are listed with the reason why they were not judged; of more, only the number is given."""
 BATCH = (".sbatch", ".slurm")
 JOB_FILES = (".sh", ".bash", ".ksh", ".job", ".qsub", *BATCH, ".yaml", ".yml")
 
@@ -36,7 +36,7 @@ def line_inputs(launch: Launch | None, facts: Path | None, failures: Sequence[st
 def folder_inputs(
     others: Mapping[str, Sequence[str]], judged: Iterable[str], passed_over: Sequence[str], broken: Sequence[str]
 ) -> list[ExaminedInput]:
-    """The files of folders that were not judged, and why; a folder without any to judge was not understood."""
+    """The files of folders that were not judged, and why; a folder with no file to judge was not understood."""
     done = set(judged)
     found = []
     for folder, files in others.items():
@@ -44,7 +44,7 @@ def folder_inputs(
         reasons |= dict.fromkeys((path for path in passed_over if _is_below(path, folder)), "no distributed training")
         has_python = bool(reasons) or any(_is_below(path, folder) for path in done)
         reasons |= {
-            path: "no launch" if path.endswith(JOB_FILES) else "no job file" for path in files if path not in done
+            path: "no launch" if path.endswith(JOB_FILES) else "not a job file" for path in files if path not in done
         }
         if not has_python:
             count = counted(len(files), "other file") if files else "no files"

@@ -1,4 +1,4 @@
-"""Judging files: each launch line with its own environment, findings at the line that sets the variable, comments obeyed."""
+"""Judges files: launch lines with their own environment, findings where the variable is set, ignore comments applied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
 
 
 def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, request: Request) -> Report:
-    """The report with what the files' lines give."""
+    """The report with the findings of the files' lines."""
     assert facts.launch is not None
     rules += rules_of_machines(request, [line for lines in files.lines.values() for line in lines])
     outcomes = []
@@ -61,7 +61,7 @@ def _is_refuted(finding: Finding, files: LaunchFiles) -> bool:
 
 
 def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
-    """Rules of lines see all lines of a file, rules of the environment one line after the other."""
+    """Rules for lines see all lines of a file; rules for the environment see one line at a time."""
     rules = tuple(rules)
     with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
     others = tuple(each for each in rules if each not in with_environ)
@@ -83,7 +83,7 @@ def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: 
 
 
 def _placed(finding: Finding, line: LaunchLine) -> Finding:
-    """A finding about a variable that the file sets stands where it is set, not at the line that inherits it."""
+    """A finding about a variable that the file sets is reported where it is set, not at the line that inherits it."""
     if not finding.code.startswith("ENV"):
         return finding
     own = {v.name for layer in line.layers for v in layer.variables}
@@ -102,5 +102,5 @@ def _is_silenced(finding: Finding, lines: tuple[LaunchLine, ...], files: LaunchF
     for line in lines:
         last = line.first_line + line.source.count("\n")
         if not line.marks and line.first_line <= row <= last:
-            rows.add(last)  # no comment can stand behind a backslash: that of the last row is for the whole line
+            rows.add(last)  # no comment can follow a backslash: that of the last row applies to the whole line
     return files.silences(finding.code, file, rows)

@@ -1,4 +1,4 @@
-"""What `lint` judges: the facts of launch lines, and the rules that need nothing but a line and its environment."""
+"""What `lint` judges: the facts of launch lines, and the rules that need only a line and its environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
 
 
 def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Rule, ...]:
-    """The causes of machines that these lines may show, judged from the lines; loaded only where there is something to see."""
+    """The causes of machines that these lines may show, judged from the lines; loaded only if a line may show one."""
     if not any(_shows_a_machine(line) for line in lines):
         return ()
     from ddpdoctor.rules.views import line_rules
@@ -46,7 +46,7 @@ def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Ru
 
 
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
-    """The report of lines with what these rules say of the machines that the lines show."""
+    """The report about lines, with what these rules find about the machines in them."""
     return extended(report, [judge(facts, rules)], rules) if rules else report
 
 
@@ -82,10 +82,10 @@ def facts_of(request: Request, nodes: Sequence[str], torch: str | None) -> Facts
 
 
 def environ_of(launch: Launch) -> Environ:
-    """The environment of the lines' innermost programs, the first line's where they differ, as far as it takes effect.
+    """The environment of the lines' innermost programs, the first line's if they differ, as far as it takes effect.
 
     What is not known is left out, and so are the variables that torchrun overwrites for its workers, and PET_ variables
-    whose option stands on the line.
+    whose option is on the line.
     """
     variables: dict[str, str] = {}
     for line in reversed(launch.lines):

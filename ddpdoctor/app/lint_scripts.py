@@ -1,4 +1,4 @@
-"""Judging training scripts: which, and one after the other or in two processes."""
+"""Judges training scripts: chooses them, and judges them in one process or in two."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ __all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by"]
 AREA = "script"
 PROCESSES = 2
 MANY = 40
-"""Files from which on a second process is worth its start."""
+"""Number of files from which a second process pays off."""
 MOST_PARSED = 100
-"""Files without distributed training whose syntax is looked at, to say how many have errors."""
+"""Most files without distributed training whose syntax is checked, to count those with errors."""
 CHUNK = 4
 COLLECT_AFTER = 96
 CHUNKS_PER_PROCESS = 24
-"""After so many chunks a process gives its memory back: what it remembers of earlier files helps little with later ones."""
+"""Every so many files a process runs a full garbage collection: what is kept of earlier files helps little later."""
 LOOK_SECONDS = 1.0
-"""How often the processes that judge are looked at."""
+"""Seconds between two checks of the judging processes."""
 MOST_NAMED = 1
 KILLED = "the process that judged them was killed (out of memory?)"
 
@@ -52,14 +52,14 @@ KILLED = "the process that judged them was killed (out of memory?)"
 class ScriptOutcomes:
     """The outcomes of all scripts, the rules that judged them, and what ddpdoctor itself could not do.
 
-    `inputs` are the scripts as the report tells of them; `passed_over` the files of folders that do not concern training,
-    `broken` those of them that are not Python (the first MOST_PARSED are parsed).
+    `inputs` are the scripts as the report lists them; `passed_over` the files of folders that do not concern training,
+    `broken` those among them that are not valid Python (the first MOST_PARSED are parsed).
     """
 
     rules: tuple[Rule, ...] = ()
     failures: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-    """The paths that are to be judged and were not yet."""
+    """The paths that are still to be judged."""
     inputs: list[ExaminedInput] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ScriptOutcomes:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """What the rules said, in the order of the paths: they are judged side by side."""
+        """What the rules found, in the order of the paths, because files are judged in parallel."""
         return [outcome for _, outcome in sorted(self._judged.items())]
 
     def add(self, judged: JudgedScript) -> None:
@@ -83,7 +83,7 @@ class ScriptOutcomes:
         self.failures += [] if judged.failure is None else [judged.failure]
 
     def left(self) -> str:
-        """What was not judged: a file by its name, more by their number and the first ones."""
+        """What was not judged: one file by name, several by their number and the first names."""
         if len(self.waiting) == 1:
             return self.waiting[0]
         named = ", ".join(self.waiting[:MOST_NAMED]) + (", …" if len(self.waiting) > MOST_NAMED else "")
@@ -114,7 +114,7 @@ def _short(path: str) -> str:
 def judge_until_interrupted(
     named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
 ) -> ScriptOutcomes:
-    """As `judge_scripts`; Ctrl-C ends it with what was found until then, and it says what was not judged."""
+    """As `judge_scripts`; Ctrl-C ends it with the findings so far and the files that were not judged."""
     judging = ScriptOutcomes()
     try:
         _judge_scripts(judging, named, lines, known, request)
@@ -165,7 +165,7 @@ def _judge_scripts(
 
 
 def _texts(found: Scripts, started: set[str], request: Request, reading: ScriptOutcomes) -> list[ScriptText]:
-    """What is to be judged. Of a folder, files that do not concern training are passed over."""
+    """What is to be judged. Files of folders without distributed training are left out."""
     texts = []
     for at, path in enumerate(found.paths):
         if seconds_left(request, math.inf) <= 0:
@@ -200,11 +200,11 @@ def _kind(path: str) -> str:
 
 
 def _examined(text: ScriptText, *, is_named: bool) -> ExaminedInput:
-    """A script as the report tells of it."""
+    """A script as the report lists it."""
     source, raw = text.source, text.source.text
     reason = source.problem.message if source.problem is not None and not raw else None
     if reason is None and not raw.strip():
-        reason = "empty" if text.raw is None else "it has no cell with Python"
+        reason = "empty" if text.raw is None else "no cell with Python"
     lines = raw.count("\n") + (not raw.endswith("\n")) if raw else None
     return ExaminedInput(
         source.path, _kind(source.path), is_understood=reason is None, lines=lines, reason=reason, is_named=is_named
@@ -231,11 +231,11 @@ def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iter
 
 _plan: ScriptJudging
 _waiting: list[ScriptText]
-"""What this process judges, and with what: a forked process finds it where its parent put it."""
+"""What this process judges, and with what: set before the fork, so that child processes have it."""
 
 
 def _collected(pool: Pool, others: set[BaseProcess], count: int, request: Request) -> Iterator[JudgedScript]:
-    """What the pool judges, as it comes. A worker that is killed (for its memory) takes one chunk of files with it."""
+    """What the pool judged, in the order of completion. A worker that is killed (OOM) loses one chunk of files."""
     from multiprocessing import TimeoutError as Late
     from multiprocessing import active_children
 
@@ -256,7 +256,7 @@ def _collected(pool: Pool, others: set[BaseProcess], count: int, request: Reques
 
 
 def _judge_all(numbers: range) -> list[JudgedScript]:
-    """Judge some files. What refers to itself is collected after each; old modules, which take longer, after some."""
+    """Judge some files. Young cycles are collected after each file; a full collection, which takes longer, runs less often."""
     found = []
     for number in numbers:
         found.append(_judge(number))
@@ -267,7 +267,7 @@ def _judge_all(numbers: range) -> list[JudgedScript]:
 
 
 def _alone() -> None:
-    """Set up a process of the pool: its parent handles Ctrl-C and ends it, and it collects its garbage itself."""
+    """Set up a process of the pool: the parent handles Ctrl-C and ends it, and garbage is collected explicitly."""
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):

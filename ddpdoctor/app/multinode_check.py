@@ -31,7 +31,7 @@ __all__ = ["gather_with_other_nodes", "is_shown_elsewhere", "with_verdict"]
 
 
 def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing) -> Observed:
-    """The facts of this machine, the verdict of all nodes of the job together, and what the probe over all of them gave."""
+    """The facts of this machine, the common verdict of all nodes, and the result of the probe over all of them."""
     request, line = plan.request, plan.line
     looks = probing.looks_at_the_machine()
     ranks_environ = {**os.environ, **variables_of(plan.line_facts)}
@@ -40,7 +40,7 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
         try:
             if plan.probes:
                 probing.import_early(1 if session.is_of_ranks else job.nproc, ranks_environ)
-            progress.phase("looking at this machine")
+            progress.phase("examining this machine")
             facts, failures = look(request, session, line, SECTIONS if looks else ("environ",))
             rules = rules_of_machine(plan)
 
@@ -70,7 +70,7 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
 def look(
     request: Request, session: MultiNodeSession, line: tuple[Facts, tuple[Rule, ...]] | None, sections: tuple[str, ...]
 ) -> tuple[Facts, tuple[str, ...]]:
-    """The facts of this machine, which has bound the job's port meanwhile, and what could not be done to get them."""
+    """The facts of this machine, which holds the job's port meanwhile, and what failed while they were gathered."""
     from ddpdoctor.app.facts_source import facts_for
 
     session.open()
@@ -83,7 +83,7 @@ def look(
 
 
 def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules: Sequence[Rule]) -> list[Finding]:
-    """The errors of this node by `rules`, which the others are sent."""
+    """The errors of this node by `rules`, to be sent to the others."""
     return errors_of(
         (
             judge(facts, [each for each in rules if "nodes" not in each.needs]),
@@ -93,7 +93,7 @@ def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules:
 
 
 def errors_of(outcomes: Iterable[Outcome]) -> list[Finding]:
-    """The errors among what rules said."""
+    """The errors among the outcomes of rules."""
     return [each for outcome in outcomes for each in outcome.findings if each.worst is Severity.ERROR]
 
 
@@ -121,13 +121,17 @@ def probe_together(
     if verdict.has_errors:
         return replace(facts, gaps=(*facts.gaps, why_no_ranks(verdict.outcome)))
     if verdict.is_alone:
-        return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes were not met", Why.NOT_HERE)))
+        return replace(facts, gaps=(*facts.gaps, Gap("probe", "the other nodes did not join", Why.NOT_HERE)))
     if session.is_of_ranks:
         return probing.finish(facts, say, session.news)
     job, share = session.job, verdict.share
     nproc = session.nproc(facts)
     if share is None or not nproc or nproc > MOST_RANKS:
-        reason = "how many ranks a node starts is not known" if not nproc else f"{nproc} ranks on one node are too many"
+        reason = (
+            "how many ranks a node starts is not known"
+            if not nproc
+            else f"{nproc} ranks on one node are too many to probe"
+        )
         return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, Why.NOT_HERE)))
     node = NodeRanks(
         nproc=nproc,
@@ -143,7 +147,7 @@ def probe_together(
 
 
 def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], line: Facts | None) -> Report:
-    """The report of this node with the verdict on all; a finding that both have appears once."""
+    """The report of this node together with the verdict on all nodes; a finding in both appears once."""
     told = [_completed(each, line) for each in verdict.outcome.findings]
     own = [each for each in report.findings if each.code not in verdict.refuted and not _is_told(each, told)]
     nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
@@ -153,7 +157,7 @@ def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], lin
 
 
 def _with_host(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """A finding of the probe about a rank or a node that it never saw, with its host: all nodes joined before, in this order."""
+    """A finding of the probe about a rank or node that did not join, with its host from the earlier session."""
     where = finding.where
     index = where.rank if nodes and nodes[0].form == Form.ENV else where.node_rank
     if index is None and where.rank is not None:
@@ -164,7 +168,7 @@ def _with_host(finding: Finding, nodes: Sequence[Node]) -> Finding:
 
 
 def _of_rank(rank: int, nodes: Sequence[Node]) -> int | None:
-    """The index of the node that starts this rank: those before it start the lower ones."""
+    """The index of the node that starts this rank; nodes before it start lower ranks."""
     for index, node in enumerate(nodes):
         if node.nproc is None:
             return None
@@ -195,6 +199,6 @@ def _is_told(own: Finding, told: Sequence[Finding]) -> bool:
 
 
 def is_shown_elsewhere() -> bool:
-    """Whether another node shows the whole report: under a scheduler that started this command once per node."""
+    """Whether another node shows the whole report: if a scheduler started this command once per node."""
     environ = Environ(variables=dict(os.environ))
     return environ.launcher is not None and (environ.rank or 0) > 0

@@ -35,7 +35,7 @@ MOST_TOLD = 32
 
 
 class MultiNodeSession:
-    """One node's session: `open` binds the port before the machine is examined, `meet` does the rest, `stop` ends it."""
+    """One node's session: `open` binds the port before the machine is examined, `meet` joins the others, `stop` ends it."""
 
     def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
         self.job = job
@@ -53,19 +53,19 @@ class MultiNodeSession:
         self._token = ""
         self._way: tuple[float, Facts] | None = None
         self.news: NodeNotices | None = None
-        """Notices of nodes that disappear after the session, before their ranks have joined."""
+        """Messages about nodes that disappear after the session, before their ranks have joined."""
 
     @property
     def is_of_ranks(self) -> bool:
-        """Whether the ranks themselves are the members, instead of nodes that will start them."""
+        """Whether the members are the ranks themselves, instead of nodes that will start them."""
         return self.job.form == Form.ENV
 
     def nproc(self, facts: Facts) -> int | None:
-        """The ranks that this node's launcher starts, as the facts of its GPUs decide where the line says `auto` or `gpu`."""
+        """The ranks that this node's launcher starts, from the facts of its GPUs if the line says `auto` or `gpu`."""
         return self._announcement.nproc(facts)
 
     def open(self) -> None:
-        """Bind the job's port where the store will be on this node: no other program can take it, and others are not refused."""
+        """Bind the job's port if this node will host the store: no other program can take it, and nodes can connect early."""
         from ddpdoctor.collectors.multinode import claim, flag, is_translated, recognises, token_of
 
         job = self.job
@@ -83,8 +83,8 @@ class MultiNodeSession:
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """What the launch means to the environment of its ranks. Where the store will be here, its name and port are looked
-        at with the machine; elsewhere the session tries the way to it.
+        """What the launch means to the environment of its ranks. If the store will be here, its name and port are examined
+        with the machine; otherwise the session tests the connection to it.
         """
         job = self.job
         nodes = {} if self.is_of_ranks else {"GROUP_WORLD_SIZE": str(job.nnodes)}
@@ -99,7 +99,7 @@ class MultiNodeSession:
 
     @property
     def _is_patient(self) -> bool:
-        """Names may appear late here, as those of pods do."""
+        """Names may appear late, as those of pods do."""
         return "KUBERNETES_SERVICE_HOST" in os.environ
 
     def meet(
@@ -110,10 +110,10 @@ class MultiNodeSession:
         limit: float,
         rules: Sequence[Rule],
     ) -> JobVerdict:
-        """Meet the others; judge what they said, by `rules`, if this node is the host. All within `limit` seconds.
+        """Join the others; if this node is the host, judge what they announced by `rules`. All within `limit` seconds.
 
-        `errors` are what is wrong on this node already, which the others are told; `judge_here` says the same when it is
-        known how the way to the master ends.
+        `errors` are those of this node so far, which are sent to the others; `judge_here` gives them again when it is
+        known how the connection to the master ends.
         """
         from ddpdoctor.app import verdict_messages, verdicts
         from ddpdoctor.collectors.multinode import BackgroundSession
@@ -152,7 +152,7 @@ class MultiNodeSession:
             self._session.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
             return replace(verdict, share=found.get(met.members[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
-        facts = facts if is_lost else self._with_way(facts)  # the way was open a moment ago
+        facts = facts if is_lost else self._with_way(facts)  # the connection worked a moment ago
         own += [] if is_lost else [each for each in map(_announced, judge_here(facts)) if each not in own]
         if met is not None and met.taken_by is not None:
             nodes = self._superfluous(met)
@@ -165,13 +165,13 @@ class MultiNodeSession:
         return verdicts.JobVerdict(outcome, None, nodes, facts, is_host=True, is_first=is_first)
 
     def _lost(self, node: LostNode) -> None:
-        """A node went although all was well."""
+        """A node left although there was no error."""
         if self.news is not None and node.first_rank is not None:
             ranks = tuple(range(node.first_rank, node.first_rank + node.count))
             self.news.tell(node.host, node.node_rank, ranks, node.end.value)
 
     def _lost_port(self, node: Node, rules: Sequence[Rule]) -> list[Finding]:
-        """The findings when a node of another job has bound the port that this node needs."""
+        """The findings when a node of another job holds the port that this node needs."""
         from ddpdoctor.app.verdicts import judge_nodes
 
         if self._there.get("kind") != "other-job":
@@ -189,7 +189,7 @@ class MultiNodeSession:
                 held.close()
 
     def _result(self, limit: float) -> Any:
-        """Wait for the result, and show the user after HINT_SECONDS how to go on without the others."""
+        """Wait for the result; after HINT_SECONDS show how to continue without the others."""
         assert self._session is not None
         met = self._session.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
@@ -220,7 +220,7 @@ class MultiNodeSession:
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
-        """The hosts of node_ranks, where the scheduler numbers the nodes and the ranks of a node are consecutive."""
+        """The hosts of node_ranks, if the scheduler numbers the nodes and the ranks of a node are consecutive."""
         job, size = self.job, 1
         if self.is_of_ranks:
             size = job.nproc or 0
@@ -231,9 +231,9 @@ class MultiNodeSession:
         return {str(n): job.hosts[n // size].partition(".")[0] for n in numbers if n // size < len(job.hosts)}
 
     def _alone(self, node: Node, met: NotJoined | None, *, is_explained: bool) -> Nodes:
-        """The nodes when this one is alone: the node of rank 0 did not join, and of the others nothing is known.
+        """The nodes when this one is alone: the node of rank 0 did not join, and nothing is known about the others.
 
-        `is_explained`: another job there, or what is wrong on this node or on its way to the master, says why already.
+        `is_explained`: another job there, or an error of this node or of its connection to the master, is the reason.
         """
         way = met.way if met is not None else None
         told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
@@ -258,7 +258,7 @@ class MultiNodeSession:
 
     def _superfluous(self, met: NotJoined) -> Nodes:
         """The nodes when the job was complete before this one joined: it, and the one that has its number. Without numbers,
-        those that joined before are another job's nodes, as far as can be seen from here.
+        those that joined before seem to be another job's nodes.
         """
         taken = met.taken_by
         assert taken is not None
@@ -285,7 +285,7 @@ class MultiNodeSession:
 
 
 def _announced(finding: Finding) -> dict[str, Any]:
-    """A finding of this node as the others are sent it: it may quote variables and launch lines."""
+    """A finding of this node as it is sent to the others: it may quote variables and launch lines."""
     found: dict[str, Any] = redact(encode(finding))
     return found
 

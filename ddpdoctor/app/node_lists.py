@@ -28,7 +28,7 @@ class NodeLists:
 
     @classmethod
     def of(cls, given: str | None) -> NodeLists:
-        """From the value of the option.
+        """Parse the value of the option.
 
         Raises:
             UsageError: not a pair of files, or one of them cannot be written.
@@ -52,9 +52,9 @@ class NodeLists:
 
 
 def sort_nodes(nodes: Nodes, findings: Iterable[Finding]) -> tuple[list[str], list[str]]:
-    """The hosts without and with an error to blame on them; a node that did not join is bad where its name is known.
+    """The hosts without and with an error of their own; a node that did not join is bad if its name is known.
 
-    Where a link between two nodes is broken both of its ends are left out.
+    If a link between two nodes is broken, both ends are in neither list.
     """
     errors = [each for each in findings if each.worst is Severity.ERROR]
     blamed = {name for each in errors for name in (each.where.host, each.where.peer) if name is not None}

@@ -11,14 +11,14 @@ __all__ = ["CannotWriteError", "check_target", "write_file"]
 
 
 class CannotWriteError(Exception):
-    """A file that could be opened could not be filled: a full disk."""
+    """A file could be opened but not written, for example on a full disk."""
 
 
 def check_target(option: str, path: Path) -> None:
     """Refuse a file that cannot be written before the work is done.
 
     Raises:
-        UsageError: it is a folder, or its folder is missing or closed to us.
+        UsageError: it is a folder, or its folder is missing or not writable.
     """
     folder = path.resolve().parent
     if path.is_dir():

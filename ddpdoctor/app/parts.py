@@ -27,7 +27,7 @@ SECTIONS = {
     "gpus": ("environ", "gpu"),
     "topo": ("environ", "gpu", "topo"),
 }
-"""The sections that each part shows; its rules are those of the last one's area, and may need further sections."""
+"""The sections that each part shows; its rules are those of the last section's area, and may need further sections."""
 
 OTHER_AREAS = {
     "versions": ("launch",),
@@ -35,7 +35,7 @@ OTHER_AREAS = {
     "ports": ("environ",),
     "gpus": ("environ", "launch", "versions"),
 }
-"""The other areas some of whose rules judge nothing but what a part shows, and say so (`also_in`)."""
+"""The other areas with rules that judge only what a part shows, as declared by `also_in`."""
 
 
 def examine_part(command: str, request: Request) -> tuple[Report, Facts]:

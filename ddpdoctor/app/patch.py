@@ -19,7 +19,7 @@ __all__ = ["applied", "patch"]
 
 _ENDS = re.compile(r"\r\n|\r|\n")
 _LAYOUTS = [(indent, plain) for indent in (1, 2, 4, None, 0, 3) for plain in (False, True)]
-"""How a notebook may be laid out: its indent, and whether it is ASCII alone."""
+"""How a notebook may be formatted: its indent, and whether it is ASCII only."""
 
 
 def patch(findings: Sequence[Finding]) -> tuple[bytes, int, tuple[str, ...]]:
@@ -54,7 +54,7 @@ def _script(path: str, findings: Sequence[Finding]) -> tuple[str, str, str, int]
 
 
 def _chosen(path: str, text: str, findings: Iterable[Finding]) -> tuple[list[Edit], int]:
-    """The edits of as many findings as go together and leave the text Python, and how many findings those are."""
+    """The edits of as many findings as are compatible and leave valid Python, and the number of these findings."""
     kept: list[Edit] = []
     count = 0
     is_python = _parses(text)
@@ -107,13 +107,13 @@ def applied(text: str, edits: Sequence[Edit], end: str = "\n") -> str:
 
 
 def _notebook(path: str, findings: Sequence[Finding]) -> tuple[str, str, str, int]:
-    """A notebook is patched as the JSON that it is, where its layout can be written again as it was."""
+    """A notebook is patched as JSON, if its formatting can be reproduced exactly."""
     text = read(path)
     assert text.raw is not None
     data = json.loads(text.raw)
     layout = next((one for one in _LAYOUTS if _dumped(data, *one) == text.raw.rstrip("\n")), None)
     if layout is None:
-        raise ValueError("its layout is not that of Jupyter")
+        raise ValueError("it is not formatted as Jupyter writes it")
     inside = [f for f in findings if all(_cell(edit, text.cells) is not None for edit in f.edits if edit.file == path)]
     edits, count = _chosen(path, text.source.text, inside)
     for number, (holder, key) in cells_of(data).items():
@@ -131,7 +131,7 @@ def _dumped(data: Any, indent: int | None, plain: bool) -> str:
 
 
 def _cell(edit: Edit, cells: tuple[Cell, ...]) -> Cell | None:
-    """The one cell that an edit stays in."""
+    """The only cell that an edit concerns."""
     return next((c for c in cells if c.first_line <= edit.line and edit.end_line <= c.last_line), None)
 
 
@@ -141,7 +141,7 @@ def _moved(edit: Edit, cell: Cell) -> Edit:
 
 
 def _name(path: str) -> str:
-    """The path as `git apply`, `patch -p1` and `patch -p0` accept it: relative to the working directory where it is below it."""
+    """The path as `git apply`, `patch -p1` and `patch -p0` accept it: relative if it is below the working directory."""
     below = os.path.relpath(path)
     return path if below.startswith("..") else f"./{below}"
 
@@ -152,5 +152,5 @@ def _unified(name: str, old: str, new: str) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at newlines alone, as patch does."""
+    """Split at newlines only, as patch does."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -43,7 +43,7 @@ class Detail(Enum):
 
 @dataclass(frozen=True)
 class Preflight:
-    """The report, the facts that it rests on, and how much of it this process shows."""
+    """The report, its facts, and how much of the report this process shows."""
 
     report: Report
     facts: Facts
@@ -80,7 +80,7 @@ def _as_shown(report: Report, facts: Facts, plan: PreflightPlan) -> Report:
 
 
 def _gather(plan: PreflightPlan) -> Observed:
-    """The facts of this machine and of its ranks; of all nodes of the job where there are several."""
+    """The facts of this machine and of its ranks, or of all nodes of a job with several."""
     from ddpdoctor.app.line_elsewhere import unprobed
     from ddpdoctor.app.probe_run import Probing, folders_of, refusal, too_many
     from ddpdoctor.facts.nodes import Form
@@ -114,7 +114,7 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
             from ddpdoctor.app.facts_source import facts_for
             from ddpdoctor.app.line_elsewhere import without_what_is_elsewhere
 
-            progress.phase("looking at this machine")
+            progress.phase("examining this machine")
             python = None if line is None or line.startup is None else line.startup.python
             facts, failures = facts_for(request, sections if looks else ("environ",), variables_of(line), python)
             if line is not None:
@@ -123,7 +123,9 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
                 facts = replace(facts, gaps=(*facts.gaps, refused))
             elif plan.probes:
                 facts = probing.finish(facts, progress.phase)
-            if not looks and (probing.answer is None or probing.answer.is_first):  # the rank that would report is gone
+            if not looks and (
+                probing.answer is None or probing.answer.is_first
+            ):  # the rank that would report has exited
                 facts = replace(facts_for(request, SECTIONS)[0], probe=facts.probe)
         finally:
             probing.stop()
@@ -131,8 +133,8 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
 
 
 def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:
-    """The report about this machine, its launch command and the script that this starts."""
-    from ddpdoctor.engine import examine  # after the probe was started: its import of torch is the longest part
+    """The report about this machine, its launch command, and the script that the command starts."""
+    from ddpdoctor.engine import examine  # after the probe was started, because importing torch takes longest
 
     rules = rules_of_machine(plan)
     if plan.line is None:
@@ -172,7 +174,7 @@ def _with_verdict(report: Report, verdict: JobVerdict, plan: PreflightPlan) -> R
 
 
 def _with_missing_probe(report: Report, facts: Facts, plan: PreflightPlan) -> Report:
-    """The report that says so when ranks were to be probed, could not be, and nothing else that is wrong explains it."""
+    """The report, with a failure if ranks were to be probed but were not, and no finding explains it."""
     reasons = [gap.reason for gap in facts.gaps if plan.probes and gap.path == "probe" and gap.why is Why.UNANSWERED]
     has_errors = any(finding.worst is Severity.ERROR for finding in report.findings)
     return report if has_errors else replace(report, failures=(*report.failures, *reasons))
@@ -189,7 +191,7 @@ def _sections(facts: Facts, plan: PreflightPlan) -> tuple[str, ...]:
 
 
 def _detail(observed: Observed) -> Detail:
-    """How much this process shows: all where it runs alone; else the first process of the job all, of each node one line."""
+    """How much this process shows: all if it runs alone or is the first process of the job; one line for each other node."""
     answer, verdict = observed.answer, observed.verdict
     if answer is not None:
         if not answer.is_first:

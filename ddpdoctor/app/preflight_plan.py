@@ -36,7 +36,7 @@ class PreflightOptions:
 
     has_probe: bool = True
     is_alone: bool = False
-    """Judge and probe this node without the others."""
+    """Judge and probe this node only."""
     join_seconds: float = 30.0
     node_lists: str | None = None
     """The two files for the names of good and bad nodes, as given."""
@@ -65,10 +65,10 @@ class PreflightPlan:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was gathered: facts, and what could not be done to get them.
+    """What was gathered: facts, and what failed meanwhile.
 
-    `answer` is that of the probe, `verdict` that of all nodes together, `scripts` what was found in the script if the other
-    nodes were sent it; each is None where it was not asked for.
+    `answer` is that of the probe, `verdict` that of all nodes together, `scripts` the findings in the script if the other
+    nodes were sent them; each is None if it was not requested.
     """
 
     facts: Facts
@@ -102,7 +102,7 @@ def _line(request: Request) -> tuple[Facts, tuple[Rule, ...]] | None:
         return None
     from ddpdoctor.app.lint_lines import facts_of, rules_of
 
-    # Rules of the environment that also want a section of the machine are judged with the machine's facts.
+    # Rules for the environment that also take a section of the machine are judged with the machine's facts.
     rules = (
         rule for rule in rules_of(request) if "launch" in (*rule.needs, *rule.wants) or not {*rule.wants} & {*SECTIONS}
     )
@@ -112,7 +112,7 @@ def _line(request: Request) -> tuple[Facts, tuple[Rule, ...]] | None:
 
 
 def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
-    """The rules of this machine: with a launch command without those that judge the command, or, where it starts ranks,
+    """The rules of this machine: with a launch command, without those that judge the command, or, if it starts ranks,
     those of a running process.
     """
     from ddpdoctor.app.job_to_meet import starts_ranks
@@ -136,7 +136,7 @@ def rules_of_machine(plan: PreflightPlan) -> tuple[Rule, ...]:
 
 
 def judge_scripts_of(line: Facts, machine: Facts, request: Request) -> ScriptOutcomes:
-    """What is wrong in the script that the launch command starts, judged against the GPUs of this machine too."""
+    """The findings in the script that the launch command starts, with the GPUs of this machine taken into account."""
     from ddpdoctor.app.lint_scripts import ScriptOutcomes, judge_scripts
     from ddpdoctor.collectors.script import Scripts
 

@@ -26,14 +26,14 @@ CPU_RANKS = 2
 DEFAULT_PORT = 29500
 DEFAULT_SECONDS = 120.0
 ENDING_SECONDS = 20.0
-"""How long the ranks may take to report after their own time limit."""
+"""Seconds that the ranks may take to report after their own time limit."""
 
 STOPPED_SECONDS = 3.0
-"""How long all ranks of this node may be stopped before the other nodes are told."""
+"""Seconds that all ranks of this node may be stopped before the other nodes are notified."""
 
 RANKS_PER_CPU = 4
 LEAST_BOUND = 64
-"""A node may start so many ranks, or four per CPU where that is more: a mistyped number must not fill its memory."""
+"""Most ranks of a node, or four per CPU if that is more: a mistyped number must not fill its memory."""
 MOST_DIGITS = 9
 
 LOOK_SECONDS = 0.02
@@ -66,10 +66,10 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
     """Start the ranks of this node and wait until they have reported; their worst exit code.
 
     Raises:
-        UsageError: an option has no such value, or options contradict each other.
+        UsageError: an option has an invalid value, or options contradict each other.
     """
     if request.facts is not None:
-        raise UsageError("--facts with probe: ranks are probed on this machine only; expected no saved facts")
+        raise UsageError("--facts with probe: ranks are probed on this machine; saved facts are not allowed")
     node = _node(options)
     words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
     if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):
@@ -104,7 +104,7 @@ def _nodes(word: str) -> int:
 
 
 def _master(addr: str | None, port: int | None, endpoint: str | None, nnodes: int) -> tuple[str, int]:
-    """The address of the store: from the options, else this machine and a free port."""
+    """The address of the store: from the options, otherwise this machine and a free port."""
     if endpoint:
         host, _, number = endpoint.rpartition(":") if _has_port(endpoint) else (endpoint, "", "")
         addr, port = addr or host.strip("[]"), port or (int(number) if number else None)
@@ -123,7 +123,7 @@ def _has_port(endpoint: str) -> bool:
 
 
 def _count(word: str) -> int:
-    """How many ranks this node gets: torchrun's values, and `auto`: one per visible GPU, two without any."""
+    """The number of ranks of this node: torchrun's values, and `auto`: one per visible GPU, two without GPUs."""
     if word.isdecimal() and word.strip("0"):
         most = max(LEAST_BOUND, RANKS_PER_CPU * (os.cpu_count() or 1))
         if len(word) > MOST_DIGITS or int(word) > most:
@@ -189,7 +189,7 @@ def _wait(
         while not all(map(_has_ended, ranks)):
             if any(map(_is_reporting, ranks)):
                 listener.end()
-            # Looks are counted, because Ctrl-Z stops this process as well.
+            # Iterations are counted, not seconds, because Ctrl-Z stops this process as well.
             looks = looks + 1 if all(_has_ended(rank) or is_stopped(rank.pid) for rank in ranks) else 0
             if looks * LOOK_SECONDS > STOPPED_SECONDS:
                 return tell_stopped(ranks, node, words, time.monotonic() - started)
@@ -211,7 +211,7 @@ def _wait(
 
 
 def _say_what_is_awaited(request: Request, node: NodeRanks) -> None:
-    """On node 0 with a row that goes on until its report begins; on the others, whose ranks print one line, without."""
+    """On node 0 with a row that stays until its report begins; on the others, whose ranks print one line, without."""
     text = f"probing {counted(node.nproc, 'rank')}"
     if node.node_rank == 0:
         others = "" if node.nnodes == 1 else f" with those of {counted(node.nnodes - 1, 'other node')}"
@@ -236,7 +236,7 @@ def _command_line(pid: str) -> bytes:
 
 
 def _has_ended(rank: subprocess.Popen[bytes]) -> bool:
-    """Asked without reaping it: the other ranks look at it in /proc as long as one of them runs."""
+    """Does not reap it: the other ranks examine it in /proc as long as one of them runs."""
     return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

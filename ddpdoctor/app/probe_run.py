@@ -39,14 +39,14 @@ __all__ = ["Probing", "folders_of", "refusal", "too_many", "variables_of"]
 
 CURRENT = "."
 MOST_RANKS = 64
-"""The most local ranks that are probed; no machine has more GPUs."""
+"""Most local ranks that are probed; no machine has more GPUs."""
 
 JOINT_SECONDS = 15.0
-"""How long the ranks of nodes that have just found each other may take to join the store."""
+"""Seconds that the ranks of nodes that have just joined may take to join the store."""
 
 
 def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
-    """Why a launch line is not probed: it cannot work. None when it can."""
+    """Why a launch line is not probed: it cannot work. None if it can."""
     from ddpdoctor.engine import judge
 
     errors = [f.code for f in judge(*line).findings if f.worst is Severity.ERROR]
@@ -56,7 +56,7 @@ def refusal(line: tuple[Facts, tuple[Rule, ...]]) -> Gap | None:
 
 
 def too_many(line: Facts | None) -> Gap | None:
-    """Why the ranks of a line are not probed here: there are more than a node can run. None where there are not."""
+    """Why the ranks of a line are not probed here: more than a node can run. None if they are probed."""
     nproc = _asked(line)
     if nproc is None or nproc <= MOST_RANKS:
         return None
@@ -77,9 +77,9 @@ def variables_of(line: Facts | None) -> dict[str, str]:
 
 
 def folders_of(line: Facts | None) -> tuple[str, ...]:
-    """Where Python looks first for the modules of a launch line's script, and of a launcher that `python -m` starts.
+    """The folders that Python searches first for modules of a launch line's script, or of a launcher run by `python -m`.
 
-    Empty without a script that is here.
+    Empty if the script is not on this machine.
     """
     lines = line.launch.lines if line is not None and line.launch is not None else ()
     script, starter = (lines[0].script, lines[0].starter) if lines else (None, None)
@@ -109,7 +109,7 @@ def _store(line: LaunchLine) -> tuple[str | None, int | None]:
 
 
 class Probing:
-    """Started as early as its kind allows, finished once, stopped in any case."""
+    """A probe: started as early as its kind allows, finished once, stopped in any case."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Probing:
         launch: Facts | None = None,
         folders: tuple[str, ...] = (),
     ) -> None:
-        """`launch` is the line whose ranks are started here, `folders` are where the job looks for modules first."""
+        """`launch` is the line whose ranks are started here, `folders` are where the job searches for modules first."""
         self._request = request
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
@@ -132,14 +132,14 @@ class Probing:
         self.answer: ProbeResult | None = None
 
     def looks_at_the_machine(self) -> bool:
-        """Whether this rank is the one that looks: of a job's ranks the first of each node."""
+        """Whether this rank examines the machine: the first rank of each node does."""
         return not self._joins or (self._environ.local_rank or 0) == 0
 
     def start_early(self) -> None:
-        """Start local ranks where their number is known: importing torch takes longer than looking at the machine.
+        """Start local ranks if their number is known: importing torch takes longer than examining the machine.
 
-        A rank of a job waits until the machine was looked at, which binds the master port for a moment to see whether
-        it is free; and where there are GPUs, they are counted first.
+        A rank of a job waits until the machine was examined, which binds the master port for a moment to see whether
+        it is free; GPUs are counted first, if there are any.
         """
         running = early_probe.take()
         if running is not None:
@@ -148,8 +148,8 @@ class Probing:
             self._start(self._nproc or CPU_RANKS)
 
     def import_early(self, nproc: int | None, environ: Mapping[str, str]) -> None:
-        """Begin the import of torch for this many ranks, unless that was done or their number is not known: which ranks of
-        the job they are shows later.
+        """Begin the import of torch for this many ranks, unless that was done or their number is unknown: which ranks of
+        the job they are is decided later.
         """
         if self._template is not None or not nproc or nproc > MOST_RANKS or find_spec("torch") is None:
             return
@@ -160,7 +160,7 @@ class Probing:
             return  # the ranks' supervisors try it again, and report it
 
     def finish(self, facts: Facts, say: Callable[[str], None], news: NodeNotices | None = None) -> Facts:
-        """The facts with those of the probe, or with the gap that says why there are none."""
+        """The facts with those of the probe, or with a gap that has the reason why there are none."""
         try:
             if self._joins:
                 say("waiting for the other ranks")
@@ -186,8 +186,8 @@ class Probing:
         say: Callable[[str], None],
         news: NodeNotices | None,
     ) -> Facts:
-        """The same of this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
-        tells of nodes that are gone before they were.
+        """The same for this node's ranks of a job, whose other ranks are started at the same time on the other nodes; `news`
+        reports nodes that disappear before their ranks have joined.
         """
         say(f"probing {node.world_size} ranks on {node.nnodes} nodes")
         try:
@@ -230,7 +230,7 @@ class Probing:
 
 
 def _asked(launch: Facts | None) -> int | None:
-    """The number of ranks that the launch line starts on this node, None when it does not say."""
+    """The number of ranks that the launch line starts on this node, None if it is unknown."""
     if launch is None or launch.launch is None or not launch.launch.lines:
         return None
     plan = launch.launch.lines[0].plan

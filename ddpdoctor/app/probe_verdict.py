@@ -1,4 +1,4 @@
-"""Judging what the ranks of a probe observed: the facts that their supervisors hand over become a report."""
+"""Judges what the ranks of a probe observed: the facts from their supervisors become a report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def judge_probe(order: Mapping[str, Any], request: Request) -> tuple[Report, Fac
 
 
 def _facts(order: Mapping[str, Any], request: Request) -> Facts:
-    """The facts of the probe, what it shows of several nodes, and the environment where a variable may be the cause."""
+    """The facts of the probe, what it shows about several nodes, and the environment, because a variable may be the cause."""
     probe = decode(Probe, order["probe"])
     facts = Facts(
         schema=SCHEMA,
@@ -50,7 +50,7 @@ def _facts(order: Mapping[str, Any], request: Request) -> Facts:
 
 
 def _rules(request: Request, facts: Facts) -> tuple[Rule, ...]:
-    """The rules that can judge a probe: all that they need is known, and part of it is the probe's."""
+    """The rules that can judge a probe: all facts that they need are known, and some of them are the probe's."""
     areas = ("environ", "host", "net", "gpu", "probe", *(("versions", "launch") if facts.nodes is not None else ()))
     known = {name for name in ("probe", "nodes", "environ") if getattr(facts, name) is not None}
     seen = known & {"probe", "nodes"}

@@ -19,20 +19,20 @@ class ProgressListener(Protocol):
         """A phase has made progress; called often."""
 
     def end(self) -> None:
-        """The long work is over."""
+        """The long work has ended."""
 
     def notice(self, text: str) -> None:
-        """An announcement that the user reads at once, also without progress."""
+        """A line that the user sees at once, even without progress."""
 
     def warning(self, text: str) -> None:
-        """Something that was asked for is not done."""
+        """Something that was requested is not done."""
 
     def error(self, text: str) -> None:
         """Something could not be done, and the exit code says so."""
 
 
 class _SilentListener:
-    """Ignores everything: for callers that show nothing."""
+    """Ignores everything, for callers that show nothing."""
 
     def phase(self, text: str) -> None:
         """Ignored."""
@@ -58,7 +58,7 @@ SILENT: ProgressListener = _SilentListener()
 
 @contextmanager
 def reporting(listener: ProgressListener, *, enabled: bool = True) -> Iterator[ProgressListener]:
-    """The listener for one piece of long work, which is ended with the block; a silent one unless `enabled`."""
+    """The listener for one piece of long work, which ends with the block; silent unless `enabled`."""
     active = listener if enabled else SILENT
     try:
         yield active

@@ -27,10 +27,10 @@ DEFAULT_SECONDS = 30.0
 """`--timeout` of the commands that only examine this machine."""
 
 OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "triage": 300.0, "lint": None, "run": None}
-"""`--timeout` of the others; None is no limit in total."""
+"""`--timeout` of the others; None is no limit."""
 
 JUDGING_SHARE = 0.1
-"""The part of `--timeout` that is kept for judging and writing."""
+"""The part of `--timeout` that is reserved for judging and writing."""
 
 
 class UsageError(Exception):
@@ -63,10 +63,10 @@ class FailOn(str, Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """The options that every command has.
+    """The options of every command.
 
     `launch` is the launch command that was given after `--`, None without one; `listener` is shown progress and warnings
-    while the use case runs. `verbose` shows what is left out otherwise: harmless messages, counts of rules, evidence.
+    while the use case runs. `verbose` also shows: harmless messages, counts of rules, evidence.
     """
 
     format: Format = Format.table
@@ -99,7 +99,7 @@ def seconds(given: str | float) -> float:
 
 
 def default_timeout(command: str) -> float | None:
-    """The `--timeout` that a command has without one; None is no limit in total."""
+    """The default `--timeout` of a command; None is no limit."""
     return OTHER_DEFAULTS.get(command, DEFAULT_SECONDS)
 
 

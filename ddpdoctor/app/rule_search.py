@@ -1,4 +1,4 @@
-"""`ddpdoctor explain`: the rules that words, or the text of an error, mean."""
+"""`ddpdoctor explain`: the rules that match words or the text of an error."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["search"]
 CODE = re.compile(rf"({'|'.join(AREAS)})[-_ ]?(\d+)(\D*)", re.IGNORECASE)
 LONGEST = 80
 FLEXIBLE = re.compile(r"\\[sS][*+]?|\\[bB]|[\\()^$?*+.]")
-"""What a signature has between the words of the text that it matches."""
+"""The parts of a signature between the words of the text that it matches."""
 
 
 def search(wanted: str) -> tuple[Rule, ...]:
-    """The rules that `wanted` means, best first: the one with this code or name, else all that speak of it.
+    """The rules that `wanted` means, best first: the one with this code or name, otherwise all that mention it.
 
     A match in the name counts more than one in the title, this more than a signature that matches the text, this more
     than the text of the manual.
 
     Raises:
-        UsageError: none does; the message names the nearest codes or names.
+        UsageError: no rule matches; the message names the nearest codes or names.
     """
     known = load()
     word = " ".join(wanted.lower().split())
@@ -55,7 +55,7 @@ def _rank(rule: Rule, word: str, text: str) -> int:
 
 
 def _absent(rule: Rule, word: str) -> int:
-    """How many of the words are missing in the name and the title: among equals, fewer is better."""
+    """How many of the words are missing from the name and the title: fewer is better."""
     return sum(not _speaks_of([each], f"{rule.name} {rule.title}") for each in word.split())
 
 
@@ -66,12 +66,12 @@ def _speaks_of(words: Sequence[str], text: str) -> bool:
 
 
 def _plain(signature: str) -> str:
-    """A signature as the text that it matches, roughly, for a text that is only a part of that."""
+    """Roughly the text that a signature matches, to be compared with a part of such a text."""
     return " ".join(FLEXIBLE.sub(" ", signature).lower().split())
 
 
 def _nothing(wanted: str, name: str, known: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Always raises: what is nearest to `wanted`."""
+    """Always raises, with the codes or names nearest to `wanted`."""
     shown = " ".join(wanted.split())[:LONGEST]
     code = CODE.fullmatch(" ".join(wanted.split()))
     codes = {each.code for each in known}

@@ -34,14 +34,14 @@ def prefixes(option: str, given: str | None) -> tuple[str, ...]:
     """The codes, or beginnings of codes, in a list with commas.
 
     Raises:
-        UsageError: no code begins like one of them, or there is none.
+        UsageError: one of them is not the beginning of a code, or the list is empty.
     """
     if given is None:
         return ()
     words = [word.strip() for word in given.split(",")]
     found = tuple(_prefix(option, word) for word in words if word)
     if not found:
-        raise UsageError(f"{option} {given!r:.80} names no code; expected one or more, such as ENV,NET001")
+        raise UsageError(f"{option} {given!r:.80} has no code; expected at least one, such as ENV,NET001")
     return found
 
 

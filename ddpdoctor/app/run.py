@@ -1,4 +1,4 @@
-"""`ddpdoctor run -- LAUNCH…`: check, then the job itself; when it fails, the triage of what it left."""
+"""`ddpdoctor run -- LAUNCH…`: check, then run the job; if it fails, triage its output."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 __all__ = ["FailureDiagnosis", "JobEnd", "RunOptions", "diagnose", "run_job"]
 
 NOT_FOUND, NOT_STARTED = 127, 126
-"""A shell's own exit codes for a command that does not exist, and one that cannot be started."""
+"""A shell's exit codes for a command that does not exist, and for one that cannot be started."""
 INTERRUPTED = 130
 CHECK_SECONDS = 120.0
 """The default `--timeout` of `check`."""
 ENDING_SECONDS = 5.0
-"""How long a check may take beyond its own time limit, and to end after SIGTERM."""
+"""Seconds that a check may take beyond its own time limit, and after SIGTERM."""
 ERROR_FILE = re.compile(rb"error_file: (/\S+\.json)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 LOG_DIR = ("--log-dir", "--log_dir")
 MOST_FILES = 600
 FILE_SECONDS = 5.0
-"""How long the list of what the job left may take: its folders may lie on a server that does not answer."""
+"""Time limit for listing the job's files: its folders may be on a server that does not answer."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How the job is started: whether it is checked, with which words, and started also when the check found errors."""
+    """How the job is started: whether it is checked, with which options, and whether it starts in spite of errors."""
 
     is_checked: bool = True
     check_words: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The exit code of `ddpdoctor run`, and the job that ended with it; None when it was not started."""
+    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started."""
 
     code: int
     job: JobRun | None = None
@@ -64,20 +64,20 @@ class JobEnd:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the job ran, and neither ended well nor was interrupted."""
+        """Whether the job ran, and neither succeeded nor was interrupted."""
         return self.job is not None and self.code not in (0, INTERRUPTED)
 
 
 @dataclass(frozen=True)
 class FailureDiagnosis:
-    """The triage of a failed job, and where its output is; None when it printed nothing."""
+    """The triage of a failed job, and where its output is; None if it printed nothing."""
 
     report: Report
     output: Path | None
 
 
 def run_job(request: Request, options: RunOptions) -> JobEnd:
-    """Check the launch command unless told otherwise, then run the job with its own terminal, streams and signals.
+    """Check the launch command unless disabled, then run the job with its own terminal, streams and signals.
 
     Raises:
         UsageError: no launch command, or saved facts.
@@ -85,7 +85,7 @@ def run_job(request: Request, options: RunOptions) -> JobEnd:
     if request.launch is None:
         raise UsageError("nothing to run; expected a launch command: ddpdoctor run -- torchrun …")
     if request.facts is not None:
-        raise UsageError("--facts: `run` starts the job on this machine; expected no saved facts")
+        raise UsageError("--facts: `run` starts the job on this machine; saved facts are not allowed")
     if options.is_checked:
         code = _check(request, request.launch, options.check_words)
         if code == 1 and not options.despite_errors:
@@ -111,7 +111,7 @@ def _run(request: Request, launch: tuple[str, ...]) -> JobEnd:
 
 
 def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-    """The variables before the command, and the command; one word with blanks in it is a command for the shell."""
+    """The variables before the command, and the command; one word that contains spaces is a command for the shell."""
     if len(launch) == 1 and " " in launch[0].strip():
         return {}, ["/bin/sh", "-c", launch[0]]
     count = next((i for i, word in enumerate(launch) if not ASSIGNMENT.fullmatch(word)), len(launch))
@@ -128,12 +128,12 @@ def _check(request: Request, launch: Sequence[str], words: Sequence[str]) -> int
         [*command("ddpdoctor"), "check", *_shared_words(request), *words, "--format", "table", "--", *launch], limit
     )
     if code == 3:
-        request.listener.warning("the check was not completed; the job starts all the same")
+        request.listener.warning("the check was not completed; the job starts anyway")
     return code
 
 
 def _shared_words(request: Request) -> list[str]:
-    """The shared options that a check takes over."""
+    """The shared options that are passed to the check."""
     given = {"--select": request.select, "--ignore": request.ignore, "--timeout": request.timeout}
     words = [word for option, value in given.items() if value is not None for word in (option, str(value))]
     flags = {"--quiet": request.quiet, "--verbose": request.verbose, "--no-color": request.no_color}
@@ -141,7 +141,7 @@ def _shared_words(request: Request) -> list[str]:
 
 
 def _run_check(argv: list[str], limit: float) -> int:
-    """Run a check for at most `limit` seconds; 3 when it did not end by itself."""
+    """Run a check for at most `limit` seconds; 3 if it had to be killed."""
     # A signal that arrives while the check is being started is handled when there is a process to end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
@@ -164,12 +164,12 @@ def _get_ready() -> None:
         importlib.import_module("ddpdoctor.app.triage")
         views = importlib.import_module("ddpdoctor.rules.views")
         views.hang_rules(views.log_rules(views.load()))
-    except Exception:  # the job goes on whatever is wrong with ddpdoctor: the triage itself reports it
+    except Exception:  # the job continues whatever is wrong with ddpdoctor: the triage itself reports it
         return
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a check and, as it does so itself on SIGTERM, everything that it started."""
+    """End a check and everything that it started (it does so itself on SIGTERM)."""
     child.terminate()
     try:
         child.wait(ENDING_SECONDS)
@@ -178,7 +178,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
-    """What the output, the error files, the dumps and the kernel's log of a failed job show together.
+    """The report about the output, error files, dumps and kernel log of a failed job together.
 
     Raises:
         OSError: a copy of the output cannot be written.
@@ -203,12 +203,12 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
 
 
 def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
-    """The job with the exit code that `run` saw, which its output need not tell."""
+    """The job with the exit code that `run` saw, which its output may not contain."""
     return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code)
 
 
 def _kernel_log(folder: Path, seconds: float) -> list[str]:
-    """What the kernel wrote while the job ran, as a file; nothing where it may not be read."""
+    """What the kernel logged while the job ran, as a file; nothing if it is not readable."""
     from ddpdoctor.collectors.kernel_log import read_warnings
     from ddpdoctor.system.machine import this_machine
 

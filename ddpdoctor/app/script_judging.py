@@ -1,4 +1,4 @@
-"""Judging one training script: within a time limit, with its ignore comments, in notebooks by cell."""
+"""Judges one training script: within a time limit, with its ignore comments, notebooks by cell."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ddpdoctor.scripts.syntax.module import modules
 __all__ = ["FILE_SECONDS", "JudgedScript", "ScriptJudging", "judge_script"]
 
 FILE_SECONDS = 20.0
-"""What judging one file may take of a CPU; the longest that people wrote by hand take two."""
+"""CPU seconds for judging one file; the longest ones written by hand take two."""
 LONGEST_TIMER = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptJudging:
-    """What every script is judged with: the rules, what is known besides, and the lines that start each script.
+    """What every script is judged with: the rules, further facts, and the lines that start each script.
 
-    `beside` are the modules that they may import, each other included; `left_out` the codes that --select and --ignore
+    `beside` are the modules that they may import, including each other; `left_out` the codes that --select and --ignore
     leave out.
     """
 
@@ -57,7 +57,7 @@ class JudgedScript:
 
 
 def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
-    """What the rules say of a script, and which of them took too long for it."""
+    """What the rules find in a script, and which of them took too long."""
     path = text.source.path
     starts = plan.lines.get(os.path.realpath(path), ())
     outcome = Outcome()
@@ -75,7 +75,7 @@ def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
 
 
 class TooLong(Exception):
-    """Raised in whatever judges a file when the file's time is over."""
+    """Raised in the code that judges a file when the file's time is over."""
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _limited(end: float) -> Iterator[None]:
 
 
 def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudging) -> Outcome:
-    """What the rules say of one script, started by each of the lines, less what its comments silence."""
+    """What the rules find in one script, started by each of the lines, without what its comments silence."""
     script = Script(files=(text.source,), beside=plan.beside)
     facts = replace(plan.known, script=script, launch=None, environ=None)
     rules = [each for each in plan.rules if each.code != ignore_comment_idle.code]
@@ -122,7 +122,7 @@ def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudgi
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
-    """Findings that several launch commands give at one place, once, with the worst severity."""
+    """Findings at one place from several launch commands, once each, with the worst severity."""
     found: dict[tuple[str, Where], Finding] = {}
     for finding in findings:
         key = (finding.code, finding.where)
@@ -134,7 +134,7 @@ def _once(findings: list[Finding]) -> list[Finding]:
 def _silence(
     outcome: Outcome, silencing: tuple[Comment, ...], path: str, plan: ScriptJudging
 ) -> tuple[IdleComment, ...]:
-    """Take the silenced findings out; the comments, or codes of one, that silenced none."""
+    """Remove the silenced findings; the comments, or codes in them, that silenced none."""
     kept = []
     used: set[tuple[Comment, str]] = set()
     for finding in outcome.findings:
@@ -152,14 +152,14 @@ def _silence(
 
 
 def _with_excerpt(finding: Finding, text: ScriptText, lines: Sequence[str]) -> Finding:
-    """The finding with the source lines that it is about."""
+    """The finding with its source lines."""
     return (
         replace(finding, excerpt=excerpt_of_text(finding, lines)) if finding.where.file == text.source.path else finding
     )
 
 
 def _in_cell(finding: Finding, text: ScriptText) -> Finding:
-    """A finding in a notebook: the line counts in its cell, which the message names."""
+    """A finding in a notebook: the line number counts within its cell, which the message names."""
     line = finding.where.line
     cell = next((c for c in text.cells if line is not None and c.first_line <= line <= c.last_line), None)
     if cell is None or line is None or finding.where.file != text.source.path:

@@ -1,4 +1,4 @@
-"""The sections of a preflight: each with its state, and what was seen or why nothing could be."""
+"""The sections of a preflight: each with its state, and what was seen or why nothing was."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sections_of(facts: Facts, report: Report, areas: tuple[str, ...]) -> tuple[C
 
 
 def subject_of(facts: Facts) -> str:
-    """What a preflight examined: the launch line with its nodes, ranks and script, else this machine."""
+    """What a preflight examined: the launch line with its nodes, ranks and script, otherwise this machine."""
     if facts.launch is None:
         return f"this machine: {facts.hostname}"
     return f"{described(facts.launch)} on {facts.hostname}"
@@ -45,7 +45,7 @@ def _code(report: Report, area: str) -> str:
 
 
 def _state(facts: Facts, report: Report, area: str) -> SectionState:
-    """The worst finding of the area; unknown where something that exists did not answer, skipped where there is nothing."""
+    """The worst finding of the area; unknown if something that exists did not answer, skipped if there is nothing to examine."""
     found = [finding for finding in report.findings if area_of(finding.code) == area]
     if area == "nodes":
         return _nodes_state(facts)
@@ -53,7 +53,7 @@ def _state(facts: Facts, report: Report, area: str) -> SectionState:
         worst = max(found, key=lambda finding: finding.worst.weight).worst
         return SectionState(worst.value)
     if area == "probe" and facts.probe is not None and facts.probe.has_failed:
-        return SectionState.ERROR  # whatever the cause is and whichever area it belongs to
+        return SectionState.ERROR  # whatever the cause is, and whatever its area
     if area in ("gpu", "topo") and facts.gpu is not None and not facts.gpu.devices:
         return SectionState.SKIPPED
     if area == "versions" and facts.versions is not None and facts.versions.torch is None:
@@ -72,7 +72,7 @@ def _nodes_state(facts: Facts) -> SectionState:
 
 
 def _unknown_of_launch(facts: Facts) -> str | None:
-    """Why the launch line is not known to start: nobody can judge it, or what it starts cannot be seen from here."""
+    """Why it is unknown whether the launch line starts: it was not understood, or what it starts is not on this machine."""
     if facts.launch is None or not facts.launch.lines:
         return "no launch line"
     reason = why_not_judged(facts.launch.lines[0])
@@ -177,7 +177,7 @@ def _nodes(facts: Facts) -> str:
     slowest = max((link.latency_seconds or 0.0 for link in nodes.links), default=0.0)
     narrowest = min((link.gb_per_s for link in nodes.links if link.gb_per_s), default=None)
     speed = f", {slowest * 1e3:.1f} ms" if slowest else ""
-    speed += f" and {narrowest:.2g} GB/s over TCP at the least" if narrowest else ""
+    speed += f" and {narrowest:.2g} GB/s over TCP at least" if narrowest else ""
     return f"{_count(count, unit)} at {place}: {names}{speed}"
 
 
@@ -189,7 +189,7 @@ def _probe(facts: Facts) -> str:
         return f"{ranks}: failed after {probe.seconds:.1f} s"
     best = max((m.busbw_gb_per_s or 0.0 for m in probe.measurements if m.collective == "all_reduce"), default=0.0)
     rate = f", all_reduce {best:.1f} GB/s busbw" if best else ""
-    return f"{ranks}: every collective gave the right values{rate}, {probe.seconds:.1f} s"
+    return f"{ranks}: all collectives returned correct values{rate}, {probe.seconds:.1f} s"
 
 
 def _count(number: int, word: str) -> str:

@@ -17,9 +17,9 @@ PROJECT_TABLE = "[tool.ddpdoctor] "
 
 @dataclass(frozen=True)
 class Settings:
-    """What the files say, by the option's name in Python (`fail_on`), and why a file was not used.
+    """The settings, by the option's name in Python (`fail_on`), and why a file was not used.
 
-    `values` are given as on the command line, so that options parse them; `ignore` is added to what `--ignore` leaves out.
+    `values` are text as on the command line, which options parse; `ignore` is added to the value of `--ignore`.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
     def ignored(self, given: str | None) -> str | None:
-        """The value of `--ignore` together with what the files ignore."""
+        """The value of `--ignore` together with the codes that the files ignore."""
         return ",".join(part for part in (given, self.ignore) if part) or None
 
 
@@ -49,7 +49,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def _checked(where: str, key: str, value: object) -> object:
-    """One value, as its option takes it."""
+    """One value, in the form that its option takes."""
     kind = KINDS.get(key)
     if kind is None:
         near = _nearest(key, KINDS)
@@ -68,7 +68,7 @@ def _time(where: str, value: object) -> str:
         try:
             return str(seconds(value))
         except UsageError:
-            pass  # said below, with its place
+            pass  # reported below, with its place
     raise UsageError(f"{where} = {_shown(value)}: expected a number of seconds above 0")
 
 
@@ -125,7 +125,7 @@ KINDS: dict[str, Callable[[str, object], object]] = {
     "no-meet": _flag,
     "torch": _version,
 }
-"""The keys, alike in both files, and what checks their values."""
+"""The keys, the same in both files, and the checks of their values."""
 
 
 def _project_table(warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -141,13 +141,13 @@ def _project_table(warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _site_table(environ: Mapping[str, str], warnings: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """The site-wide file, whose keys stand at its top."""
+    """The site-wide file, whose keys are at the top level."""
     path = site_file(environ)
     return [] if path is None else [(f"{path}: ", _parsed(path, warnings))]
 
 
 def _parsed(path: str, warnings: list[str]) -> dict[str, Any]:
-    """A file as TOML; {} and a warning where it is none."""
+    """A file as TOML; {} and a warning if it is not TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -156,6 +156,6 @@ def _parsed(path: str, warnings: list[str]) -> dict[str, Any]:
         found: dict[str, Any] = tomllib.loads(read_bytes(path).decode("utf-8", "replace"))
         return found
     except (ValueError, RecursionError) as error:
-        # The file belongs to others, whose tools complain about it; our part is to say that its settings are not used.
+        # Other tools report the syntax error; ddpdoctor only says that its settings are not used.
         warnings.append(f"{path}: settings not used: {error}")
         return {}

@@ -1,6 +1,6 @@
 """The files with settings: the pyproject.toml files at and above the working directory, and the site-wide file.
 
-Standard library's smallest part only: `ddpdoctor check` asks for them before it imports anything.
+Imports as little as possible: `ddpdoctor check` reads them before it imports anything else.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ __all__ = ["SITE_FILE", "SITE_VARIABLE", "project_files", "read_bytes", "site_fi
 
 SITE_FILE = "/etc/ddpdoctor.toml"
 SITE_VARIABLE = "DDPDOCTOR_SITE_CONFIG"
-"""Another path of the site-wide file; empty for none."""
+"""Environment variable with another path of the site-wide file; empty for none."""
 
 
 def project_files() -> list[str]:
-    """The pyproject.toml files that speak of ddpdoctor, the nearest first."""
+    """The pyproject.toml files with settings of ddpdoctor, the nearest first."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:  # the working directory was removed
@@ -39,7 +39,7 @@ def site_file(environ: Mapping[str, str]) -> str | None:
 
 
 def read_bytes(path: str) -> bytes:
-    """What a file holds; nothing where it may not be read: it is not meant for this user."""
+    """What a file holds; nothing if this user may not read it."""
     try:
         with open(path, "rb") as file:
             return file.read()

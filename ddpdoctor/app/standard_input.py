@@ -1,4 +1,4 @@
-"""Standard input, which is waited for with a deadline; as a file, where it is a dump, facts, a report or stacks."""
+"""Standard input, read with a deadline; as a file if it is a dump, facts, a report or stacks."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ STREAMS = (InputKind.TEXT, InputKind.KERNEL, InputKind.BINARY, InputKind.EMPTY)
 
 
 def standard_input(deadline: float) -> IO[bytes] | None:
-    """Standard input, which ends at the deadline; a person at a terminal has all the time."""
+    """Standard input, which ends at the deadline; a terminal has no deadline."""
     if sys.stdin is None:
         return None
     try:
         descriptor = sys.stdin.fileno()
-    except (OSError, ValueError):  # replaced by something that is no file
+    except (OSError, ValueError):  # replaced by something that is not a file
         return getattr(sys.stdin, "buffer", None)
     return patient(os.dup(descriptor), math.inf if os.isatty(descriptor) else deadline, math.inf)
 
 
 @contextlib.contextmanager
 def on_disk(paths: Iterable[str], stream: IO[bytes] | None) -> Iterator[list[str]]:
-    """The paths; `-` becomes a file, which is removed in the end, unless its first bytes are those of a log."""
+    """The paths; `-` becomes a file, which is removed at the end, unless its first bytes are those of a log."""
     given = list(paths)
     if STDIN not in given or not isinstance(stream, io.BufferedReader) or not _is_file(_head(stream)):
         yield given
@@ -47,7 +47,7 @@ def on_disk(paths: Iterable[str], stream: IO[bytes] | None) -> Iterator[list[str
 
 
 def _head(stream: io.BufferedReader) -> bytes:
-    """The first bytes; none where nobody writes any, which whoever reads the stream will say."""
+    """The first bytes; empty if none arrive, which the reader of the stream reports."""
     try:
         return stream.peek(4096)
     except TimeoutError:
@@ -55,5 +55,5 @@ def _head(stream: io.BufferedReader) -> bytes:
 
 
 def _is_file(head: bytes) -> bool:
-    """A JSON value may turn out to be a log of JSON lines: as a file it is read like one."""
+    """A JSON value may be a log of JSON lines: as a file it is read like one."""
     return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") or kind_of(head, STDIN) not in STREAMS

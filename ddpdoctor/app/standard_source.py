@@ -1,4 +1,4 @@
-"""`lint -`: standard input as a file whose name says what its text is: Python, a notebook, a manifest or a shell script."""
+"""`lint -`: standard input as a file whose suffix says what it is: Python, a notebook, a manifest or a shell script."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Original = Callable[[Report], Report]
 
 @contextlib.contextmanager
 def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], Original]]:
-    """The paths, `-` as a temporary file; and what gives a report its own name again.
+    """The paths, `-` as a temporary file; and a function that restores the name in a report.
 
     Raises:
-        UsageError: standard input is a terminal, or is named twice.
+        UsageError: standard input is a terminal, or `-` is given twice.
     """
     given = list(dict.fromkeys(paths))
     if STANDARD_INPUT not in given:

@@ -1,4 +1,4 @@
-"""The report of `ddpdoctor probe` when all ranks of this node that still run are stopped and cannot report themselves."""
+"""The report of `ddpdoctor probe` when all ranks that still run on this node are stopped and cannot report."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ __all__ = ["triaged", "without_secrets"]
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
 MOST_NAMES = 20
-"""So many jobs are listed for a name that no job has."""
+"""Most jobs that are listed for an unknown job name."""
 
 
 def triaged(
@@ -56,10 +56,10 @@ def triaged(
         started: `time.time()` when the command began.
         command: the ddpdoctor command, for the report.
         job: the name of the only job to judge.
-        is_one_job: everything is known to be of one job.
+        is_one_job: whether everything is known to belong to one job.
 
     Raises:
-        UsageError: the inputs show no job with this name.
+        UsageError: no job has this name.
     """
     known = rules_for(request, tuple(AREAS.values()))
     rules = log_rules(known)
@@ -76,12 +76,12 @@ def triaged(
 
 
 def _as_given(examined: ExaminedInput, given: Mapping[str, str]) -> ExaminedInput:
-    """An input under the name that the user gave it."""
+    """An input with the name that the user gave."""
     return replace(examined, path=STDIN_NAME) if given.get(examined.path) == STDIN else examined
 
 
 class _Triage:
-    """What was read, to be judged job by job."""
+    """What was read, judged job by job."""
 
     def __init__(
         self, log: Log, rules: tuple[Rule, ...], known: tuple[Rule, ...], command: str, started: float
@@ -89,7 +89,7 @@ class _Triage:
         self._log, self._rules, self._known = log, rules, known
         self._command, self._started = command, started
         self._problems: dict[str, str] = {}
-        """Why nothing could be read of saved facts and reports, by their file."""
+        """Why saved facts and reports could not be read, by file."""
         self._saved = _saved(log, self._problems)
         self._saved_findings = _saved_findings(log, self._problems)
         self._seats = _seats(self._saved)
@@ -97,7 +97,7 @@ class _Triage:
         self._failures = tuple(f"read {gap.reason}" for gap in log.gaps)
 
     def judged(self, wanted: str | None, *, is_one_job: bool, named: Iterable[str]) -> tuple[Report, Facts]:
-        """The report about all jobs, or the one that is wanted, and the facts of the worst."""
+        """The report about all jobs, or about the selected one, and the facts of the worst."""
         parts = jobs_of_log(self._log, is_one_job=is_one_job)
         is_alone = len(parts) == 1
         if wanted is not None:
@@ -139,7 +139,7 @@ class _Triage:
         if facts.hang is None:
             return examine(facts, self._rules, command=self._command, started=self._started)
         failures = tuple(f"read {gap.reason}" for gap in facts.hang.gaps)
-        # A cause that the ranks' dumps show replaces the same cause found in a log line: dumps prove more.
+        # A cause found in the ranks' dumps replaces the same cause found in a log line: dumps prove more.
         dumps = judge(facts, hang_rules(self._known))
         shown = {finding.code for finding in dumps.findings}
         rules = tuple(each for each in self._rules if each.code not in shown)
@@ -151,7 +151,7 @@ def _wanted(name: str, parts: Iterable[JobLog]) -> JobLog:
     """The part of the job with this name.
 
     Raises:
-        UsageError: there is none; the message lists the jobs.
+        UsageError: no such job; the message lists the jobs.
     """
     by_name = {part.name: part for part in parts if part.name is not None}
     if name in by_name:
@@ -164,7 +164,7 @@ def _wanted(name: str, parts: Iterable[JobLog]) -> JobLog:
 
 
 def without_secrets(report: Report) -> Report:
-    """The report without tokens and passwords that an input printed or that a path holds."""
+    """The report without tokens and passwords from inputs or paths."""
     return replace(
         report,
         findings=tuple(map(_without_secrets, report.findings)),
@@ -183,7 +183,7 @@ def _redacted(text: str | None) -> str | None:
 
 
 def _without_secrets(finding: Finding) -> Finding:
-    """The finding without tokens and passwords that a log printed."""
+    """The finding without tokens and passwords from a log."""
     excerpt = finding.excerpt
     return replace(
         finding,
@@ -212,7 +212,7 @@ def _saved(log: Log, problems: dict[str, str]) -> list[Facts]:
 
 
 def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
-    """Where the GPUs of the machines sit whose facts were collected."""
+    """The places of the GPUs of the machines whose facts were collected."""
     return tuple(
         GpuAddress(each.hostname, device.bus_id.partition(".")[0], device.index)
         for each in saved

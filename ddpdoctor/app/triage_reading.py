@@ -1,4 +1,4 @@
-"""`ddpdoctor triage` while it reads: what it shows, and what Ctrl-C leaves."""
+"""`ddpdoctor triage` while it reads: its progress, and what Ctrl-C leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["triage_inputs"]
 
 
 def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job: str | None = None) -> Report:
-    """The report about these inputs. Ctrl-C ends the reading: it is then about what was read, and names what was not."""
+    """The report about these inputs. Ctrl-C ends the reading: it then covers what was read, and lists what was not."""
     with reporting(request.listener) as progress:
 
         def begun(total: int, is_large: bool) -> None:

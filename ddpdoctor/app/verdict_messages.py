@@ -1,4 +1,4 @@
-"""A verdict on all nodes as the host node sends it to them: lines of JSON."""
+"""A verdict on all nodes in the form that the host node sends: lines of JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_SENT = 16
 
 
 def places(members: Sequence[Member], found: Mapping[str, Share]) -> dict[str, dict[str, Any]]:
-    """What each member is sent besides the verdict: its share of the probe, and whether it reports for its machine."""
+    """What is sent to each member besides the verdict: its share of the probe, and whether it reports for its machine."""
     firsts: dict[str, str] = {}
     for member in members:
         firsts.setdefault(member.node.machine or member.key, member.key)
@@ -74,7 +74,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
 
 
 def _extremes(nodes: Nodes) -> tuple[NodeLink, ...]:
-    """The slowest link, and the narrowest: all that a summary shows."""
+    """The link with the highest latency and the one with the lowest bandwidth: all that a summary shows."""
     timed = [link for link in nodes.links if link.latency_seconds is not None]
     measured = [link for link in nodes.links if link.gb_per_s is not None]
     found = []

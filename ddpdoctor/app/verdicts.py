@@ -1,4 +1,4 @@
-"""How the host node judges what all nodes announced, for all of them."""
+"""The host node judges what all nodes announced, for all of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OWN_NUMBER = re.compile(r"--(node|machine)[-_]rank[=\0]\d+")
 
 @dataclass(frozen=True)
 class Share:
-    """One node's part of the probe: its ranks begin at `first_rank`, `world_size` are there in all."""
+    """One node's part of the probe: its ranks begin at `first_rank`; all nodes have `world_size` ranks."""
 
     first_rank: int
     node_rank: int
@@ -53,10 +53,10 @@ class Share:
 
 @dataclass(frozen=True)
 class JobVerdict:
-    """The verdict on all nodes: the same findings on every node. `share` is None when no ranks are to be probed.
+    """The verdict on all nodes: the same findings on every node. `share` is None if no ranks are to be probed.
 
     `nodes` are all members on the host, and a summary of them on the others.
-    `facts` are this node's with what was seen of the connection to the master.
+    `facts` are this node's, with the connection to the master.
     """
 
     outcome: Outcome
@@ -64,10 +64,10 @@ class JobVerdict:
     nodes: Nodes | None = None
     facts: Facts | None = None
     refuted: frozenset[str] = frozenset()
-    """Codes that the other nodes showed to be false, although they fit what this node sees."""
+    """Codes that the other nodes disproved, although they fit what this node sees."""
     is_host: bool = False
     is_first: bool = True
-    """This process reports for its machine: of ranks that joined, the first one on it."""
+    """This process reports for its machine: it is the first rank on it that joined."""
 
     @property
     def is_alone(self) -> bool:
@@ -87,7 +87,7 @@ def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def of_separate_machines() -> frozenset[str]:
-    """Addresses that mean each machine itself: no fault where all nodes turn out to be on one machine."""
+    """Addresses that mean each machine itself: not a fault if all nodes turn out to be on one machine."""
     return frozenset(each.code for each in loaded() if each.rule.scope is CauseScope.SEPARATE_MACHINES)
 
 
@@ -99,15 +99,17 @@ def refuted(nodes: Nodes) -> frozenset[str]:
 def judge_nodes(
     rules: Sequence[Rule], nodes: Nodes, members: Sequence[Member], torch: str, gone: Sequence[Member] = ()
 ) -> Outcome:
-    """The findings about the job: what the nodes' lines say, what the nodes are, and every node's own errors, with those
-    that nodes told which have `gone`.
+    """The findings about the job: about the nodes' lines, about the nodes, and every node's own errors, including those
+    of nodes that have `gone`.
     """
     own = [(member.node, finding_of(each)) for member in (*members, *gone) for each in member.errors]
     found = [(node, each) for node, each in own if each is not None]
     outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
     together = judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)])
-    seen_by_nodes = {each.code for each in outcome.findings}  # with the place: at the word of a line, or on one host
+    seen_by_nodes = {
+        each.code for each in outcome.findings
+    }  # including the place: at the word of a line, or on one host
     together.findings = [each for each in together.findings if each.where != Where() or each.code not in seen_by_nodes]
     outcome.add(together)
     across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
@@ -119,7 +121,7 @@ def judge_nodes(
             replace(facts, nodes=None, environ=Environ(), launch=Launch(lines=lines, torch=torch)),
             across,
         )
-        # What was seen on the machines proves more than a command, and so does that all addresses resolve to one machine.
+        # Facts of the machines prove more than a command, as does the fact that all addresses resolve to one machine.
         known = {each.code for each in outcome.findings} - {duplicate_node_rank.code}
         known |= (
             {master_addr_differs.code}
@@ -149,18 +151,18 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
-    """The codes that are better found in the commands: they can be corrected."""
+    """The codes that are better found in the commands, where they can be corrected."""
     return {each.code for each in findings} & {duplicate_node_rank.code}
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
-    """The other end of a link by its name, where only its address was known on the node that sent the finding."""
+    """The name of the other end of a link, if the node that sent the finding knew only its address."""
     host = next((node.host for node in nodes if finding.where.peer in node.addresses), None)
     return finding if host is None else replace(finding, where=replace(finding.where, peer=host))
 
 
 def _are_alike(members: Sequence[Member]) -> bool:
-    """Whether the lines say the same but for each node's own number: the usual case, in which none needs parsing."""
+    """Whether the lines differ only in each node's own number: the usual case, in which none needs parsing."""
     return len({_likeness(member.line) for member in members}) == 1
 
 
@@ -180,7 +182,7 @@ def _with_commands(finding: Finding, lines: Sequence[LaunchLine], nodes: Sequenc
 
 
 def _title(node: Node, nodes: Sequence[Node]) -> str:
-    """How a command names its node: by the host where no other node has the same, else by its number."""
+    """How a command names its node: by host if no other node has the same host, otherwise by number."""
     is_only = sum(each.host == node.host for each in nodes) == 1
     if is_only or node.node_rank is None:
         return node.host
@@ -219,13 +221,13 @@ def _placed(finding: Finding, nodes: Sequence[Node]) -> Finding:
     index = finding.where.node
     if index is None or not 0 <= index < len(nodes):
         return finding
-    if finding.code == duplicate_node_rank.code:  # of two that claim one number neither is more to blame
+    if finding.code == duplicate_node_rank.code:  # of two that claim one number, neither is more at fault
         return replace(finding, where=Where(node_rank=nodes[index].node_rank))
     return replace(finding, where=Where(host=nodes[index].host, node_rank=nodes[index].node_rank))
 
 
 def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
-    """The nodes' own findings, each once however many nodes have it, and where."""
+    """The nodes' own findings, each once, with the nodes that have it."""
     groups: dict[tuple[str, str], list[tuple[Node, Finding]]] = {}
     for node, finding in own:
         groups.setdefault(finding.identity, []).append((node, finding))
@@ -255,7 +257,7 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
 
 
 def _commands_of(group: Sequence[tuple[Node, Finding]], *, is_all: bool) -> tuple[NodeCommand, ...]:
-    """What to type on which of the nodes that have one finding: they may differ, as the names of interfaces do."""
+    """The commands for the nodes that have one finding: they may differ, as the names of interfaces do."""
     told = {_title(node, [n for n, _ in group]): each.fix_command for node, each in group if each.fix_command}
     if is_all and len(told) > 0 and len(set(told.values())) == 1:
         return (NodeCommand("all nodes", next(iter(told.values()))),)
@@ -267,7 +269,7 @@ def _ranks(nodes: Iterable[Node]) -> tuple[int, ...]:
 
 
 def finding_of(told: object) -> Finding | None:
-    """A finding that a node sent, None where the value is not a finding."""
+    """A finding that a node sent, None if the value is not a finding."""
     try:
         return decode(Finding, told)
     except FactsError:
@@ -275,7 +277,7 @@ def finding_of(told: object) -> Finding | None:
 
 
 def shares(members: Sequence[Member]) -> dict[str, Share]:
-    """Each node's ranks, by the member's key; {} where a number is not known, or ranks are members themselves."""
+    """Each node's ranks, by the member's key; {} if a number is unknown, or if ranks are the members themselves."""
     counts = [member.node.nproc for member in members]
     if any(member.node.form == Form.ENV for member in members) or not all(counts):
         return {}

@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 INTERRUPTED = 128 + signal.SIGINT
 COMPLETION_VARIABLE = "_DDPDOCTOR_COMPLETE"
-"""Set by the completion script of a shell, which asks what may stand at the end of a command line."""
+"""Set by the completion script of a shell, which requests candidates for the last word."""
 ENDED = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -25,10 +25,10 @@ class _EndedBySignal(BaseException):
 
 
 def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = None) -> NoReturn:
-    """Run one command (the one that `argv` names, or `command`) and exit with its code; nothing it started outlives it.
+    """Run one command (the one that `argv` names, or `command`) and exit with its code; no process that it started is left.
 
     The only place that catches everything: a bug becomes one line and exit code 3, Ctrl-C becomes 130, SIGTERM 143, and
-    a reader that went away (a closed pipe) ends the command quietly, as SIGPIPE would.
+    a closed pipe ends the command quietly, as SIGPIPE would.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_missing_streams()
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
         code = 128 + ended.args[0]
     except OSError as error:
         code = _cannot_write(error)
-    except Exception as error:  # the error boundary: anything that gets here is our own bug
+    except Exception as error:  # the error boundary: any exception that gets here is a bug of ddpdoctor
         code = _confess(error)
     _leave(code)
 
@@ -55,7 +55,7 @@ def _run(words: list[str]) -> int:
     if words in (
         ["--version"],
         ["-V"],
-    ):  # asked for by scripts and images: answered without building the whole application
+    ):  # used by scripts and images: answered without building the whole application
         from ddpdoctor import __version__
 
         print(f"ddpdoctor {__version__}")
@@ -107,7 +107,7 @@ def _say(text: str, code: int) -> int:
 
 
 def _cannot_write(error: OSError) -> int:
-    # Whoever reads a file turns its OSError into a sentence there; what gets here is standard output, or a bug.
+    # Code that reads a file handles its OSError there; what gets here is standard output, or a bug.
     if error.filename is None and not os.environ.get("DDPDOCTOR_TRACEBACK"):
         return _say(f"error: standard output: {error.strerror or error}", 3)
     return _confess(error)

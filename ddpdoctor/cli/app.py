@@ -1,4 +1,4 @@
-"""The Typer application. Only the module of the command that is asked for is imported."""
+"""The Typer application. Only the module of the requested command is imported."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ COMMANDS = {
     "explain": "manual",
     "rules": "manual",
 }
-"""The module of each command's function, by the command's name, which is the function's as well."""
+"""The module of each command, by name; its function has the same name."""
 
 MANUAL = ("explain", "rules", "collect")
-"""The commands that write no report: a format in the settings is not for them."""
+"""The commands that write no report: a format in the settings does not apply to them."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -71,7 +71,7 @@ def _invoke(own: list[str], launch: tuple[str, ...] | None) -> int:
     is_help = any(word in ("-h", "--help") for word in own)
     settings = Settings() if is_help else read_settings(os.environ)
     given = {key: value for key, value in settings.values.items() if key != "format" or own[0] not in MANUAL}
-    # Not command.main(): it answers closed pipes and Ctrl-C in its own way, and ours are promised.
+    # Not command.main(): it handles closed pipes and Ctrl-C differently from what ddpdoctor documents.
     with application(own[:1]).make_context(
         "ddpdoctor", list(own), obj=Invocation(launch, settings), default_map={own[0]: given}
     ) as context:
@@ -98,11 +98,11 @@ def application(names: Iterable[str]) -> Any:
 
 
 def _root() -> None:
-    """Keeps the commands commands where there is only one; the overview of all is in `help`."""
+    """Keeps a single command a command; the overview of all commands is in `help`."""
 
 
 def _without_command(own: list[str]) -> int:
-    """What stands in the place of a command: an option of the program itself, or a mistake."""
+    """The first word, if it is not a command: an option of the program itself, or a mistake."""
     first = own[0] if own else ""
     if not own or first in ("-h", "--help"):
         from ddpdoctor.cli.help import overview
@@ -140,7 +140,7 @@ def _check_launch(own: list[str], launch: tuple[str, ...]) -> None:
 
 
 def _explain_usage(error: Any, own: list[str], launch: tuple[str, ...] | None) -> int:
-    """One line that says what is wrong; a launch command without its `--` is given back corrected."""
+    """One line that says what is wrong; a launch command without `--` is printed corrected."""
     from ddpdoctor.render.plain import printable
 
     print(f"error: {printable(wording(error, own))}", file=sys.stderr)

@@ -26,7 +26,7 @@ def check(
         ),
     ] = None,
 ) -> int:
-    """Judge this machine, or a launch given after --, before the job starts."""
+    """Check this machine, or the launch command after --, before the job starts."""
     from ddpdoctor.app.preflight import Detail, preflight
     from ddpdoctor.app.preflight_plan import PreflightOptions
 

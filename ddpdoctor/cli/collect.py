@@ -1,4 +1,4 @@
-"""`ddpdoctor collect`: what a bug report needs of this node as one JSON file, secrets removed."""
+"""`ddpdoctor collect`: the facts of this node that a bug report needs, as one JSON file without secrets."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def collect(
     ] = None,
     hosts_as_aliases: Annotated[
         bool,
-        typer.Option("--hosts-as-aliases", help="Replace the names and addresses of hosts, alike in all files."),
+        typer.Option(
+            "--hosts-as-aliases", help="Replace host names and addresses with aliases, consistently in all files."
+        ),
     ] = False,
 ) -> int:
-    """Save what a bug report needs of this node, and of every rank on it, as JSON, secrets removed."""
+    """Save the facts of this node and its ranks for a bug report, as JSON without secrets."""
     from ddpdoctor.app.collect import collect_node
 
     collected = collect_node(request, output_file, hosts_as_aliases=hosts_as_aliases)

@@ -1,4 +1,4 @@
-"""Shell completion: what may stand at the end of a command line. The scripts of the shells are in `completion_scripts`."""
+"""Shell completion: candidates for the last word of a command line. The scripts of the shells are in `completion_scripts`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["candidates"]
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What may stand at the end of these words, the last of which is the one to complete; nothing for file names."""
+    """Candidates for the last of these words; none if file names should be completed."""
     *before, last = words or [""]
     if "--" in before:
         return []
-    if last == "=" and before:  # bash makes a word of its own of the sign
+    if last == "=" and before:  # bash splits the word at the sign
         before, last = [*before, "="], ""
     if before[-1:] == ["="]:
         before = before[:-1]
@@ -36,7 +36,7 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 
 def _values(option: str, value: str) -> list[str]:
-    """The values of an option that has a fixed set of them."""
+    """The values of an option with a fixed set of values."""
     if option == "--format":
         return _beginning(value, (each.value for each in Format))
     if option == "--fail-on":
@@ -48,7 +48,7 @@ def _values(option: str, value: str) -> list[str]:
 
 
 def _codes(beginning: str) -> list[str]:
-    """The codes that begin like this: the areas first, then those of one area, whose rules alone are imported."""
+    """The codes that begin with this: the areas first, then the codes of one area, whose rules are the only ones imported."""
     from ddpdoctor.rules import AREAS, load
 
     word = beginning.upper()

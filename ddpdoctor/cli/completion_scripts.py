@@ -1,7 +1,7 @@
 """The completion scripts of bash, zsh and fish, and where they are installed.
 
-A script asks the program itself: it runs `ddpdoctor WORDS…` with _DDPDOCTOR_COMPLETE set, and gets one candidate per line.
-Where there is none, the shell completes file names, so that launch commands and paths are completed as usual.
+A script runs the program itself: `ddpdoctor WORDS…` with _DDPDOCTOR_COMPLETE set prints one candidate per line.
+If there is none, the shell completes file names, so that launch commands and paths are completed as usual.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ FOLDERS = {
     "zsh": ".zfunc/_ddpdoctor",
     "fish": ".config/fish/completions/ddpdoctor.fish",
 }
-"""Where each script is put below the home folder."""
+"""Where each script is installed below the home folder."""
 
 LOADING = {
     "bash": (".bashrc", "source ~/.local/share/bash-completion/completions/ddpdoctor"),
     "zsh": (".zshrc", "fpath+=(~/.zfunc); autoload -Uz compinit; compinit"),
 }
-"""The line that a shell needs to find the script, and the file that it stands in; fish finds it by itself."""
+"""The line that a shell needs to find the script, and the file for it; fish needs none."""
 
 
 def script(shell: str) -> str:
-    """The completion script of a shell, that of $SHELL without one.
+    """The completion script of a shell, by default that of $SHELL.
 
     Raises:
         UsageError: no such shell.
@@ -56,7 +56,7 @@ def script(shell: str) -> str:
 
 
 def install(shell: str) -> str:
-    """Put the script where the shell finds it, and say so.
+    """Install the script where the shell finds it, and print the path.
 
     Raises:
         UsageError: no such shell, or a file that cannot be written.

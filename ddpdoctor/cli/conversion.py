@@ -1,7 +1,7 @@
 """Converts words of the command line to Python values without pydantic where no conversion is needed.
 
-Typer 0.29 converts every value by pydantic, even a default and a word that stays a word; its import costs more than all
-else that a short command does.
+Typer 0.29 converts every value by pydantic, even a default and a word that stays a word; its import costs more than
+everything else that a short command does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = ((str,), (str | None,), (list[str],), (list[str] | None,))
 
 
 class _Quick:
-    """Gives Typer only the values that need converting."""
+    """Gives Typer only the values that need conversion."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -36,7 +36,7 @@ class _Quick:
 
 
 class Command(_Quick, typer.core.TyperCommand):
-    """A command, whose help shows its own options first, those of all commands after them, and examples."""
+    """A command whose help shows its own options, then the common options, then examples."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         launch = TAKE_A_LAUNCH.get(self.name or "")

@@ -1,4 +1,4 @@
-"""`ddpdoctor hang`: a job that is stuck now: which rank waits where, and which one does something else."""
+"""`ddpdoctor hang`: which rank of a stuck job waits where, and which one does not."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ def hang(
     request: Request,
     pids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[PID]…", help="Ranks, or what started them; without: all ranks of this node.", min=1),
+        typer.Argument(
+            metavar="[PID]…", help="Ranks, or processes that started them; default: all ranks of this node.", min=1
+        ),
     ] = None,
     watch: Annotated[
         float,
-        typer.Option("--watch", metavar="SECONDS", parser=seconds_option, help="How long to watch whether they move."),
+        typer.Option("--watch", metavar="SECONDS", parser=seconds_option, help="How long to watch the ranks."),
     ] = WATCH_SECONDS,
-    no_stacks: Annotated[bool, typer.Option("--no-stacks", help="Do not ask py-spy for stacks.")] = False,
+    no_stacks: Annotated[bool, typer.Option("--no-stacks", help="Do not read stacks with py-spy.")] = False,
     ras: Annotated[
         bool,
-        typer.Option("--ras", help="Also ask NCCL's RAS, which has crashed jobs: when you give the job up anyway."),
+        typer.Option("--ras", help="Also query NCCL's RAS, which has crashed jobs: only if the job is lost anyway."),
     ] = False,
 ) -> int:
-    """Find out why a running job stands still: nothing is stopped, signalled or ended."""
+    """Find out why a running job hangs, without stopping or signaling any process."""
     from ddpdoctor.app.hang import HangOptions, examine_running_job
     from ddpdoctor.cli.output import emit, has_colour, width
     from ddpdoctor.cli.screens.hang import draw

@@ -1,4 +1,4 @@
-"""The overview that `ddpdoctor --help` prints: commands in the order of a job's life, and examples of each command."""
+"""The overview that `ddpdoctor --help` prints: commands by when they are used, and examples of each command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Before the job": {
         "check": "Check this machine, or a launch command and all its nodes.",
         "lint": "Check launch commands, scripts and job files; start nothing.",
-        "probe": "Start small ranks and test that they can communicate.",
+        "probe": "Start small ranks and test whether they can communicate.",
     },
     "During the job": {
         "run": "Check, run the job, and say why it failed.",
@@ -59,7 +59,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "explain": ("ddpdoctor explain LAUNCH001", 'ddpdoctor explain "address already in use"'),
     "rules": ("ddpdoctor rules --select NET",),
 }
-"""Commands to copy, by the command that they show; "" is the overview."""
+"""Examples to copy, by command; "" is the overview."""
 
 TITLE = "What is wrong with a PyTorch distributed job, where, and what to type instead."
 

@@ -22,19 +22,21 @@ def lint(
         typer.Argument(metavar="[FILE]…", help="Scripts, notebooks, folders of them, sbatch files, manifests."),
     ] = None,
     node: Annotated[
-        list[str] | None, typer.Option("--node", metavar="LINE", help="The launch line of one node; once per node.")
+        list[str] | None,
+        typer.Option("--node", metavar="LINE", help="The launch command of one node; repeat for each node."),
     ] = None,
     torch: Annotated[
-        str | None, typer.Option("--torch", metavar="VERSION", help="The torch that reads the line, such as 2.13.")
+        str | None,
+        typer.Option("--torch", metavar="VERSION", help="Parse as this version of torch does, such as 2.13."),
     ] = None,
     diff: Annotated[
         bool, typer.Option("--diff", help="Print the corrections of scripts as a patch for git apply or patch -p1.")
     ] = False,
     show_processes: Annotated[
-        bool, typer.Option("--show-processes", help="Print the processes that it would start, host by host.")
+        bool, typer.Option("--show-processes", help="Print the processes that would start, host by host.")
     ] = False,
 ) -> int:
-    """Judge a launch line (after --), one line per node, or files, before anything starts."""
+    """Check a launch command (after --), one command per node, or files; start nothing."""
     if show_processes:
         return _show_processes(request, files or [], node or [], torch)
     from ddpdoctor.app.lint import LintInputs, lint_inputs
@@ -42,7 +44,7 @@ def lint(
     from ddpdoctor.cli.screens.lint import draw
 
     if diff and request.format is not Format.table and request.output is None:
-        raise UsageError(f"--diff and --format {request.format.value} both want standard output: add --output FILE")
+        raise UsageError(f"--diff and --format {request.format.value} both write to standard output; add --output FILE")
     report, facts = lint_inputs(request, LintInputs(files or (), node or (), torch))
     if diff:
         return _show_patch(report, request)
@@ -63,7 +65,7 @@ def _show_processes(request: Request, files: list[str], nodes: list[str], torch:
 
 
 def _show_patch(report: Report, request: Request) -> int:
-    """The patch alone on standard output, how much it corrects on standard error, the report in --output."""
+    """The patch on standard output, the number of corrections on standard error, the report in --output."""
     from ddpdoctor.app.patch import patch
     from ddpdoctor.cli.output import as_file, emit_text
 

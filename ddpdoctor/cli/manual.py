@@ -22,7 +22,7 @@ def explain(
         list[str], typer.Argument(metavar="WORD…", help="A code, a name, words, or the text of an error.")
     ],
 ) -> int:
-    """The manual page of a rule; a list of rules when several match the words or the text of an error."""
+    """The manual page of a rule; or a list of rules if several match the words or the text of an error."""
     from ddpdoctor.app.rule_search import search
     from ddpdoctor.render import manual
 
@@ -33,7 +33,7 @@ def explain(
 
 
 def rules(request: Request) -> int:
-    """The list of what ddpdoctor recognises."""
+    """List all rules."""
     from ddpdoctor.app.rule_selection import rules_for
     from ddpdoctor.render import manual
 

@@ -1,4 +1,4 @@
-"""The options that mean the same in every command, and the decorator that gives them to one."""
+"""The options that all commands share, and the decorator that adds them to a command."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
     "with_shared_options",
 ]
 
-# Typer brought click as a dependency until 0.26 and carries its own copy since: the base classes are reached through
-# the one name that both have.
+# Typer depended on click until 0.26 and has its own copy since then: the base classes are reached through
+# the only name that both have.
 _BASES = {base.__name__: base for base in typer.BadParameter.__mro__}
 WrongUse: Any = _BASES["UsageError"]
 CommandLineError: Any = _BASES.get("ClickException", WrongUse)
 
 
 class WrongOption(typer.BadParameter):
-    """Wrong use of ddpdoctor, as Typer reports it."""
+    """Wrong use of ddpdoctor, in the form that Typer reports."""
 
 
 def seconds_option(given: str | float) -> float:
@@ -56,8 +56,8 @@ JoinTimeout = Annotated[
         "--join-timeout",
         metavar="SECONDS",
         parser=seconds_option,
-        show_default="30",
-        help="How long to wait for the other nodes.",
+        show_default=False,
+        help="Time limit for the other nodes to join; default: 30 s.",
     ),
 ]
 """The option of the commands that wait for other nodes."""
@@ -100,7 +100,7 @@ SHARED_OPTIONS: dict[str, Any] = {
     ],
     "no_color": Annotated[bool, typer.Option("--no-color", help="No colors (as with NO_COLOR).")],
 }
-"""The fields of `Request` as Typer shows them; the default of `timeout` is each command's own."""
+"""The fields of `Request` as Typer options; each command has its own default of `timeout`."""
 
 
 def _timeout(command: str) -> Any:
@@ -112,14 +112,14 @@ def _timeout(command: str) -> Any:
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a command gets besides its options: the launch command after `--`, and the settings of the files."""
+    """What a command receives besides its options: the launch command after `--`, and the settings from files."""
 
     launch: tuple[str, ...] | None = None
     settings: Settings = field(default_factory=Settings)
 
 
 def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Give `command(common, …)` the common options besides its own; Typer reads them from the signature."""
+    """Add the common options to `command(common, …)`; Typer reads them from the signature."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     shared = [f for f in fields(Request) if f.name in SHARED_OPTIONS]
 
@@ -146,7 +146,7 @@ def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _request(options: dict[str, Any], invocation: Invocation) -> Request:
-    """The request of these options, all of which are checked before any work is done."""
+    """The request of these options, which are all checked before any work is done."""
     given, settings = options["ignore"], invocation.settings
     if options["quiet"] and options["verbose"]:
         raise UsageError("--quiet and --verbose contradict each other; expected one of them")
@@ -163,7 +163,7 @@ def _request(options: dict[str, Any], invocation: Invocation) -> Request:
 
 
 def _with_target(request: Request) -> Request:
-    """`--output -` is standard output; another file is refused now when it cannot be written later."""
+    """`--output -` is standard output; a file that cannot be written is refused before the work."""
     if request.output is None:
         return request
     if str(request.output) == "-":

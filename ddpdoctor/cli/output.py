@@ -33,8 +33,8 @@ def emit(report: Report, request: Request, tables: str = "", below: str = "") ->
     """Print or write the report and return the exit code.
 
     Without `--output`, standard output holds the report alone. With it, the file holds the report in the chosen format
-    and standard output the table. `tables` (the facts of a part) and `below` belong to the table format: they stand
-    above and below the findings.
+    and standard output the table. `tables` (the facts of a part) and `below` belong to the table format: they are
+    printed above and below the findings.
     """
     looks = {"quiet": request.quiet, "verbose": request.verbose}
     table = render(report, "table", width=width(), colour=has_colour(request), **looks)
@@ -46,8 +46,8 @@ def emit(report: Report, request: Request, tables: str = "", below: str = "") ->
 
 
 def emit_shortly(report: Report, request: Request) -> int:
-    """Print one line and write the file, on a node that is not rank 0's. Where the format is not a table, standard output is
-    for rank 0's report alone. The exit code is `emit`'s.
+    """Print one line and write the file, on a node without rank 0. If the format is not a table, standard output is
+    reserved for the report of rank 0. The exit code is that of `emit`.
     """
     text = None if request.output is None else as_file(report, request)
     first = f": {report.findings[0].text}" if report.findings else ""
@@ -59,7 +59,7 @@ def emit_shortly(report: Report, request: Request) -> int:
 
 
 def as_file(report: Report, request: Request) -> str:
-    """The report in the chosen format, as a file holds it: a table 100 columns wide, without colours."""
+    """The report in the chosen format, as written to a file: a table is 100 columns wide, without colors."""
     options: dict[str, object] = {"width": WIDEST} if request.format is Format.table else {}
     if request.format in (Format.table, Format.concise):
         options["verbose"] = request.verbose
@@ -67,14 +67,14 @@ def as_file(report: Report, request: Request) -> str:
 
 
 def _apart(tables: str, table: str) -> str:
-    """Facts and findings with one empty line between them, whatever the facts end with."""
+    """Facts and findings with one empty line between them, however the facts end."""
     return f"{tables.rstrip()}\n\n{table}" if tables.strip() and table else tables + table
 
 
 def emit_text(table: str, text: str | None, request: Request) -> bool:
-    """Show `table` and put `text`, the chosen format, where it was asked for; False when its file could not be written.
+    """Show `table` and write `text`, the chosen format, to its destination; False if its file could not be written.
 
-    `text` is None when the table is all that was asked for.
+    `text` is None if only the table was requested.
     """
     if request.output is None and text is not None:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -94,7 +94,7 @@ def emit_text(table: str, text: str | None, request: Request) -> bool:
 
 
 def say(text: str) -> None:
-    """Write to standard output, in ASCII where its encoding has nothing else."""
+    """Write to standard output, in ASCII if its encoding requires it."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -104,14 +104,14 @@ def say(text: str) -> None:
 
 
 def width() -> int:
-    """Columns to write for: the terminal's, at most 100; 100 in a pipe."""
+    """The width of the terminal, at most 100 columns; 100 in a pipe."""
     if not sys.stdout.isatty():
         return WIDEST
     return max(NARROWEST, min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST))
 
 
 def has_colour(request: Request, stream: TextIO | None = None) -> bool:
-    """Colours only on a terminal (standard output), and never against --no-color, NO_COLOR or TERM=dumb."""
+    """Colors only on a terminal (standard output), and never with --no-color, NO_COLOR or TERM=dumb."""
     return (
         (stream or sys.stdout).isatty()
         and not request.no_color

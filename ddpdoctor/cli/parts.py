@@ -10,12 +10,12 @@ from ddpdoctor.app.request import Format, Request
 __all__ = ["env", "gpus", "host", "net", "ports", "topo", "versions"]
 
 HELP = {
-    "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them and what is wrong.",
-    "ports": "The master port: free or taken, by whom; can the master be reached.",
-    "net": "Interfaces, names and addresses; which interface NCCL and Gloo would choose.",
+    "env": "The variables of launchers, torch, NCCL, Gloo, CUDA and OpenMP: who set them, and what is wrong.",
+    "ports": "The master port: free or in use, by which process; whether the master is reachable.",
+    "net": "Interfaces, names and addresses; which interface NCCL and Gloo would use.",
     "host": "Limits, memory, /dev/shm, cgroup, container, NUMA, clock.",
     "versions": "torch, CUDA, NCCL, driver and Python, read without importing torch.",
-    "gpus": "The GPUs that NVML sees, and which of them CUDA would see, in which order.",
+    "gpus": "The GPUs that NVML sees, and those that CUDA would see, in CUDA's order.",
     "topo": "The NVLink and PCIe matrix, as `nvidia-smi topo -m` prints it.",
 }
 

@@ -23,36 +23,42 @@ def probe(
         int, typer.Option("--node-rank", "--node_rank", min=0, help="This node's number, from 0.")
     ] = 0,
     master_addr: Annotated[
-        str | None, typer.Option("--master-addr", "--master_addr", metavar="HOST", help="An address of node 0.")
+        str | None, typer.Option("--master-addr", "--master_addr", metavar="HOST", help="Address of node 0.")
     ] = None,
     master_port: Annotated[
-        int | None, typer.Option("--master-port", "--master_port", min=1, max=65535, help="A free port on node 0.")
+        int | None, typer.Option("--master-port", "--master_port", min=1, max=65535, help="Free port on node 0.")
     ] = None,
     rdzv_endpoint: Annotated[
         str | None,
         typer.Option(
-            "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST[:PORT]", help="Node 0's address, in torchrun's words."
+            "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST[:PORT]", help="Node 0's address, as torchrun takes it."
         ),
     ] = None,
     rdzv_id: Annotated[
-        str, typer.Option("--rdzv-id", "--rdzv_id", metavar="ID", help="Keeps jobs at one port apart.")
+        str, typer.Option("--rdzv-id", "--rdzv_id", metavar="ID", help="Separates jobs that use the same port.")
     ] = "ddpdoctor",
     rdzv_backend: Annotated[
-        str, typer.Option("--rdzv-backend", "--rdzv_backend", metavar="static|c10d", help="Taken; node 0 hosts.")
+        str,
+        typer.Option(
+            "--rdzv-backend",
+            "--rdzv_backend",
+            metavar="static|c10d",
+            help="Accepted for torchrun compatibility; node 0 always hosts the store.",
+        ),
     ] = "static",
-    standalone: Annotated[bool, typer.Option("--standalone", help="This node alone.")] = False,
+    standalone: Annotated[bool, typer.Option("--standalone", help="Probe this node only.")] = False,
     backend: Annotated[
         str, typer.Option("--backend", metavar="auto|nccl|gloo", help="Default: nccl with GPUs.")
     ] = "auto",
     save_baseline: Annotated[
-        str | None, typer.Option("--save-baseline", metavar="FILE", help="Keep what node 0 measures, to compare with.")
+        str | None, typer.Option("--save-baseline", metavar="FILE", help="Save node 0's measurements to FILE.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="FILE", help="Compare with a kept one (node 0 reads it).")
+        str | None, typer.Option("--baseline", metavar="FILE", help="Compare with saved measurements (read by node 0).")
     ] = None,
     join_timeout: JoinTimeout = 30.0,
 ) -> int:
-    """Start ranks on this node (the same line on every node, with its --node-rank) and probe them."""
+    """Start ranks on this node and probe them; on several nodes, run it on each with its --node-rank."""
     from ddpdoctor.app.probe import ProbeOptions, probe_ranks
 
     nnodes = "1" if standalone else nnodes

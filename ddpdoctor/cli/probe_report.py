@@ -1,4 +1,4 @@
-"""`python -m ddpdoctor.cli.probe_report`: judges the facts of a probe that a supervisor hands over, and reports.
+"""`python -m ddpdoctor.cli.probe_report`: judges and reports the facts of a probe, which a supervisor passes on.
 
 A process of its own, so that the supervisors stay small: the rules, Typer and rich are loaded here only.
 """
@@ -57,7 +57,9 @@ def _from_stdin() -> int:
 
     try:
         return report(json.load(sys.stdin))
-    except UsageError as error:  # what only the rules can refuse, such as --select with a prefix that no code has
+    except (
+        UsageError
+    ) as error:  # errors that only the rules can detect, such as --select with a prefix that no code has
         print(f"error: {error}", file=sys.stderr)
         return 2
 

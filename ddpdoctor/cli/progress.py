@@ -1,6 +1,6 @@
 """Progress on standard error: live rows with elapsed seconds on a terminal, one line per phase in a log.
 
-What is finished keeps its row until the end, when all rows are cleared. Nothing of it is in standard output.
+A finished phase keeps its row until the end, when all rows are cleared. Standard output has none of it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_FRAMES = "|/-\\"
 FRAME_SECONDS = 0.1
 PATIENCE_SECONDS = 0.2
-"""Work that takes less shows nothing."""
+"""Phases that take less are not shown."""
 MOST_ROWS = 8
 NARROWEST = 20
 
 
 @dataclass
 class _Row:
-    """One phase on the screen; `seconds` is how long it took, None while it goes on."""
+    """One phase on the screen; `seconds` is how long it took, None while it runs."""
 
     text: str
     started: float = field(default_factory=time.monotonic)
@@ -57,7 +57,7 @@ class ConsoleListener:
         self._tick()
 
     def step(self, text: str) -> None:
-        """Show how far a phase has come, on a terminal only: a log would fill with it."""
+        """Show the progress of a phase, on a terminal only: it would fill a log."""
         if self._is_quiet or not _is_live():
             return
         with self._lock:
@@ -102,7 +102,7 @@ class ConsoleListener:
             last.seconds = time.monotonic() - last.started
 
     def _tick(self) -> None:
-        """Redraw while it goes on: what is waited for does not report how long it takes."""
+        """Redraw while a phase runs, so that its elapsed time is current."""
         if self._ticker is None:
             self._ticker = threading.Thread(target=self._animate, daemon=True)
             self._ticker.start()
@@ -118,9 +118,9 @@ class ConsoleListener:
             self._erase("\n".join(map(_line, shown)), len(shown))
 
     def _erase(self, text: str = "", rows: int = 0) -> None:
-        """Put `text` in the place of the rows that are on the screen, in one write, so that nothing flickers."""
+        """Replace the rows on the screen by `text`, in one write, so that it does not flicker."""
         if self._drawn or text:
-            # The last row has no line end: what another process prints below it is not taken for a row.
+            # The last row has no line end, so that the output of another process is not mistaken for a row.
             _write(CLEAR + UP_AND_CLEAR * (self._drawn - 1) + text)
         self._drawn = rows
 
@@ -155,4 +155,4 @@ def _write(text: str) -> None:
     try:
         os.write(2, text.encode(sys.stderr.encoding or "utf-8", "replace"))
     except OSError:
-        pass  # standard error is closed: progress is lost, the work goes on
+        pass  # standard error is closed: progress is lost, the work continues

@@ -1,4 +1,4 @@
-"""`ddpdoctor run -- LAUNCH…`: check, then the job itself; when it fails, the triage of what it left."""
+"""`ddpdoctor run -- LAUNCH…`: check, then run the job; if it fails, triage its output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["run"]
 
 def run(
     request: Request,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Start the job also when the check found errors.")] = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Start the job at once.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Start the job in spite of errors.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Start the job without a check.")] = False,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Check without starting ranks.")] = False,
-    no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node alone.")] = False,
+    no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node only.")] = False,
     join_timeout: JoinTimeout = 30.0,
 ) -> int:
-    """Check, then run the job with its own terminal, signals and exit code; when it fails, say why."""
+    """Check, then run the job with its own terminal, signals and exit code; if it fails, find the cause."""
     from ddpdoctor.app.run import RunOptions, run_job
 
     flags = [*(["--no-probe"] if no_probe else []), *(["--no-meet"] if no_meet else [])]
@@ -35,14 +35,14 @@ def run(
     if end.has_failed:
         try:
             _show_triage(request, end)
-        except Exception as error:  # a fault of ours included: the exit code stays the job's
+        except Exception as error:  # including a bug of ddpdoctor: the exit code remains that of the job
             why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
             print(f"\nerror: no triage of the job, which ended with exit code {end.code}: {why}", file=sys.stderr)
     return end.code
 
 
 def _show_triage(request: Request, end: JobEnd) -> None:
-    """Triage what the job left, show it on standard error, and write the report if it has a file."""
+    """Triage the job's output, print the result on standard error, and write the report if a file is named."""
     from ddpdoctor.app.output_file import CannotWriteError, write_file
     from ddpdoctor.app.run import diagnose
     from ddpdoctor.cli.output import WIDEST, as_file, has_colour
@@ -54,7 +54,7 @@ def _show_triage(request: Request, end: JobEnd) -> None:
     looks = {"quiet": request.quiet, "verbose": request.verbose}
     text = render(report, "table", width=WIDEST, colour=colour, **looks)
     if not report.findings:
-        text = "Nothing that it left says why: rerun it with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL\n"
+        text = "Its output does not show why; rerun it with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL\n"
     kept = "it printed nothing" if diagnosis.output is None else f"its output is kept in {diagnosis.output}"
     name = f" ({signal.Signals(end.code - 128).name})" if end.code - 128 in set(signal.Signals) else ""
     print(f"\nddpdoctor: the job ended with exit code {end.code}{name}; {kept}", file=sys.stderr)

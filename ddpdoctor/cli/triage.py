@@ -1,4 +1,4 @@
-"""`ddpdoctor triage`: logs and dumps after it went wrong: the first cause, who, what follows from it, and the fix."""
+"""`ddpdoctor triage`: the first cause in logs and dumps of a failed job, its rank or node, its consequences, and the fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def triage(
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only this job of several.")] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only the job with this name.")] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
     from ddpdoctor.app.triage_reading import triage_inputs
@@ -25,5 +25,5 @@ def triage(
 
     started = time.time()
     if not paths:
-        raise UsageError("nothing to read; expected log files, folders, dumps, or - for standard input")
+        raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
     return emit(triage_inputs(paths, request, started=started, job=job), request)

@@ -13,7 +13,7 @@ LONGEST = 80
 
 
 def unknown_command(first: str, own: list[str], commands: Iterable[str]) -> str:
-    """What is wrong with a command line that begins with no command."""
+    """The error of a command line that does not begin with a command."""
     names = [*commands, "help"]
     if first.startswith("-"):
         command = next((word for word in own if word in names), None)
@@ -27,7 +27,7 @@ def unknown_command(first: str, own: list[str], commands: Iterable[str]) -> str:
 
 
 def wording(error: Any, own: list[str]) -> str:
-    """Typer's message, or one of ours in its clothes, as one line."""
+    """A message of Typer, or of ddpdoctor, as one line."""
     context, command = getattr(error, "ctx", None), f"ddpdoctor {own[0]}" if own else "ddpdoctor"
     option = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and option is not None:
@@ -50,8 +50,8 @@ def _choices(found: re.Match[str]) -> str:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    """ "did you mean …?", "" where nothing is near."""
-    from difflib import get_close_matches  # only wrong use needs it
+    """ "did you mean …?", "" if no word is near."""
+    from difflib import get_close_matches  # needed for wrong use only
 
     near = get_close_matches(word, list(known), 1)
     return f"did you mean {near[0]}?" if near else ""

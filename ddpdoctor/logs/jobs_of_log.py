@@ -195,7 +195,7 @@ def _is_whole(pieces: Iterable[LogPiece], number: str) -> bool:
 
 
 def _jobs(groups: Iterable[_JobGroup]) -> list[_JobGroup]:
-    """The groups put together where nothing says that they are of different jobs."""
+    """The groups put together unless evidence shows that they are of different jobs."""
     jobs: list[_JobGroup] = []
     for group in groups:
         free = [job for job in jobs if not _are_different(job, group)]
@@ -377,7 +377,7 @@ def _folder_name(job: _JobGroup, jobs: Sequence[_JobGroup]) -> str | None:
 def _split(
     log: Log, pieces: Sequence[LogPiece], members: Sequence[Sequence[LogPiece]], names: Sequence[str | None]
 ) -> list[JobLog]:
-    """One log per job, in one walk over the whole: sources are numbered anew in each."""
+    """One log per job, in one walk over the whole: sources are renumbered in each."""
     sources = [tuple(dict.fromkeys(piece.source for piece in held)) for held in members]
     homes: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for job, held in enumerate(members):

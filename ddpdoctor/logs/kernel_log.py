@@ -48,7 +48,7 @@ class KernelTime:
         return gone + YEAR_SECONDS if gone < -YEAR_SECONDS / 2 and self.clock == "yearless" else max(0.0, gone)
 
     def is_far_before(self, other: KernelTime) -> bool:
-        """The seconds since the start begin anew: the machine was started again in between."""
+        """The seconds since the start begin at 0 again: the machine was started again in between."""
         return self.clock == other.clock == "start" and self.seconds + STEP_BACK_SECONDS < other.seconds
 
 

@@ -1,4 +1,4 @@
-"""The findings of a report as blocks: a cause with what follows from it, or all findings about one thing."""
+"""The findings of a report as blocks: a cause with its consequences, or all findings about one thing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Block", "blocks_of", "hidden_in", "is_harmless"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Findings that are read together: `findings` share their cause or the thing that they are about, the first is told in full.
+    """Findings that are read together: `findings` share a cause or a subject, and the first is shown in full.
 
     `consequences` follow from them.
     """
@@ -27,7 +27,7 @@ class Block:
 
     @property
     def alike(self) -> tuple[Finding, ...]:
-        """The findings of the same cause with the same fix, each of another place."""
+        """The findings of the same cause with the same fix at other places."""
         return tuple(finding for finding in self.findings if _cause(finding) == _cause(self.first))
 
     @property
@@ -37,7 +37,7 @@ class Block:
 
 
 def blocks_of(report: Report, *, is_verbose: bool = False) -> list[Block]:
-    """All findings of a report but the harmless ones, which only a verbose screen shows, in the report's order."""
+    """All findings of a report, in its order, except harmless ones, which only a verbose screen shows."""
     shown = [finding for finding in report.findings if is_verbose or not is_harmless(finding)]
     causes = {(finding.job, finding.code) for finding in shown if finding.role is not Role.CONSEQUENCE}
     leading = [f for f in shown if not (f.role is Role.CONSEQUENCE and (f.job, f.caused_by) in causes)]

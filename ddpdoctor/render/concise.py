@@ -1,4 +1,4 @@
-"""The report as one line a finding, for editors, grep and scripts: `file:line:column: CODE message`."""
+"""The report as one line per finding, for editors, grep and scripts: `file:line:column: CODE message`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["write"]
 
 
 def write(report: Report, *, verbose: bool = False) -> str:
-    """Findings in the order of the report, then what could not be done; harmless ones with `verbose` only."""
+    """Findings in the order of the report, then failures; harmless findings with `verbose` only."""
     shown = [each for each in report.findings if verbose or each.role is not Role.NOISE]
     lines = [f"{_place(each, report)}: {each.code} {each.text}" for each in shown]
     lines += [f"{report.host or 'ddpdoctor'}: {each.code} rule crashed: {each.error}" for each in report.crashed]
@@ -20,7 +20,7 @@ def write(report: Report, *, verbose: bool = False) -> str:
 
 
 def _place(finding: Finding, report: Report) -> str:
-    """The file, else the machine, rank or GPU, else the launch command, else the host of the report."""
+    """The first that is known of: the file; the machine, rank or GPU; the launch command; the host of the report."""
     where = finding.where
     if where.file is not None:
         return ":".join([where.file, *(str(n) for n in (where.line, where.column) if n is not None)])

@@ -15,11 +15,11 @@ __all__ = ["COLOURS", "excerpt_lines"]
 
 COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "cyan"}
 _MOST_BEFORE_CARET = 0.7
-"""The share of the width that may stand before a caret: what is longer is cut at its left end."""
+"""The share of the width that may be left of a caret; longer lines are cut on the left."""
 
 
 def excerpt_lines(finding: Finding, width: int) -> Iterator[Text]:
-    """The lines of the excerpt, each behind its number, and the carets with the label; none without an excerpt."""
+    """The numbered lines of the excerpt, and the carets with the label; empty without an excerpt."""
     excerpt = finding.excerpt
     if excerpt is None:
         return
@@ -50,17 +50,17 @@ def _carets(finding: Finding, excerpt: Excerpt, line: str, indent: int, gutter: 
 
 
 def _cells(line: str) -> str:
-    """The line with tabs as single blanks, so that a column of the source stays a column."""
+    """The line with each tab as one space, so that columns of the source are kept."""
     return printable(line).replace("\t", " ") if len(printable(line)) == len(line) else _one_cell_each(line)
 
 
 def _one_cell_each(line: str) -> str:
-    """The line with one character for each character, whatever they are: an escape would move the caret."""
+    """The line with exactly one character for each character: an escape would move the caret."""
     return "".join(c if printable(c) == c and c != "\t" else " " for c in line)
 
 
 def _start(line: str, excerpt: Excerpt, room: int) -> int:
-    """Where a long line is cut at its left end so that the caret is seen."""
+    """Where a long line is cut on the left so that the caret is visible."""
     before = excerpt.column - 1 - _indent(line)
     most = int(room * _MOST_BEFORE_CARET)
     return 0 if before + excerpt.length <= room or before <= most else excerpt.column - 1 - most
@@ -71,7 +71,7 @@ def _indent(line: str) -> int:
 
 
 def _cut(line: str, room: int) -> str:
-    """The line as far as it fits, with a sign where it was cut."""
+    """The line as far as it fits, with a mark where it was cut."""
     if cell_len(line) <= room:
         return line
     while line and cell_len(line) > room - 1:

@@ -12,13 +12,13 @@ COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE:
 
 
 def write(report: Report) -> str:
-    """One annotation a finding, one for each thing that failed, and the totals as a notice."""
+    """One annotation per finding, one per failure, and the totals as a notice."""
     lines = [_annotation(COMMANDS[f.worst], _properties(f), _message(f)) for f in report.findings]
     lines += [_annotation("error", {"title": f"ddpdoctor: {c.code} crashed"}, c.error) for c in report.crashed]
     lines += [_annotation("error", {"title": "ddpdoctor could not"}, failure) for failure in report.failures]
     totals = (
         f"{report.verdict.value}: {len(report.findings)} findings, {len(report.passed)} rules passed, "
-        f"{len(report.skipped)} could not look"
+        f"{len(report.skipped)} checks skipped"
     )
     lines.append(_annotation("notice", {"title": f"ddpdoctor {report.command}"}, totals))
     return "".join(line + "\n" for line in lines)

@@ -15,7 +15,7 @@ from ddpdoctor.render.words import counted, joined, listed, period_text
 __all__ = ["MOST_JOBS_IN_FULL", "job_heading", "job_table"]
 
 MOST_JOBS_IN_FULL = 3
-"""With more jobs than that, the table says enough, and `--job NAME` shows one."""
+"""With more jobs, only the table is shown; `--job NAME` shows one job."""
 LONGEST_NAME = 32
 
 MARKS = {
@@ -28,7 +28,7 @@ UNKNOWN = ("?", "magenta")
 
 
 def job_table(report: Report, jobs: Sequence[ExaminedJob], width: int) -> Iterator[Text]:
-    """One row per job: name, outcome, cause, who."""
+    """One row per job: name, outcome, cause, place."""
     if not jobs:
         return
     if len(jobs) > MOST_JOBS_IN_FULL:

@@ -15,10 +15,10 @@ __all__ = ["as_dict", "findings_in", "write"]
 SCHEMA = "ddpdoctor.report/1"
 
 OF_ONE_HOST = ("check", "hang")
-"""Commands whose findings are about the machine that they ran on."""
+"""Commands whose findings are about the machine on which they ran."""
 
 DOCTOR = "ddpdoctor"
-"""Stands for a code where the doctor itself failed, not one of its rules."""
+"""Used as the code if ddpdoctor itself failed, not one of its rules."""
 
 
 def write(report: Report) -> str:
@@ -101,7 +101,7 @@ def findings_in(text: str) -> tuple[Finding, ...]:
     """The findings of a report that `write` wrote; those about one machine with its name.
 
     Raises:
-        ValueError: it is not JSON, or no such report; the message says what is wrong.
+        ValueError: it is not JSON, or not such a report; the message says what is wrong.
     """
     report = json.loads(text)
     if not isinstance(report, dict) or report.get("schema") != SCHEMA:
@@ -110,7 +110,7 @@ def findings_in(text: str) -> tuple[Finding, ...]:
         host = report["host"] if report["command"] in OF_ONE_HOST else None
         return tuple(_saved_finding(each, host) for each in report["findings"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a whole report: {error!s:.100}") from None
+        raise ValueError(f"not a complete report: {error!s:.100}") from None
 
 
 def _saved_finding(each: dict[str, Any], host: str | None) -> Finding:

@@ -1,4 +1,4 @@
-"""The report as JUnit XML: one test case a rule, for the test page of a CI system."""
+"""The report as JUnit XML: one test case per rule, for the test page of a CI system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manual, from the rules' own docstrings: one page a rule for `explain`, the list for `rules`, one page an area.
+"""The manual, from the rules' own docstrings: a page per rule for `explain`, the list for `rules`, a page per area.
 
 `python -m ddpdoctor.render.manual FOLDER` writes the pages of docs/rules.
 """
@@ -38,7 +38,7 @@ def listed(rules: Iterable[Rule], form: str, width: int = 100) -> str:
 
 
 def matches(rules: Sequence[Rule], form: str, width: int, most: int) -> str:
-    """What a search found, best first: in a table the first `most` of them, and how to go on."""
+    """The results of a search, best first: in a table the first `most` of them, and what to type next."""
     if form != "table":
         return listed(rules, form, width)
     left = f"{len(rules) - most} more; add a word. " if len(rules) > most else ""
@@ -46,7 +46,7 @@ def matches(rules: Sequence[Rule], form: str, width: int, most: int) -> str:
 
 
 def pages(rules: Iterable[Rule]) -> dict[str, str]:
-    """Every page of docs/rules, by file name: one an area that has rules."""
+    """Every page of docs/rules, by file name: one per area that has rules."""
     found = tuple(rules)
     by_area = {word: [r for r in found if area_of(r.code) == word] for word in AREAS.values()}
     return {f"{word}.md": area_page(word, members) for word, members in by_area.items() if members}
@@ -124,7 +124,7 @@ def line_modules_text() -> str:
         "from __future__ import annotations\n\n"
         '__all__ = ["LINE_MODULES"]\n\n'
         "LINE_MODULES: tuple[str, ...] = (\n" + "".join(f'    "{module}",\n' for module in modules) + ")\n"
-        '"""Only these are imported to judge a line: importing all causes costs more than judging it."""\n'
+        '"""Only these are imported to judge a line: importing all causes takes longer than judging it."""\n'
     )
 
 

@@ -14,31 +14,31 @@ __all__ = ["code", "fenced", "prose", "write"]
 
 
 def write(report: Report) -> str:
-    """Findings with their commands in fences; what could not be looked at is folded away."""
+    """Findings with their commands in fences; skipped checks are folded."""
     host = f" on {code(report.host)}" if report.host else ""
     blocks = [
         f"## ddpdoctor {prose(report.command)}: {report.verdict.value}",
-        f"{len(report.findings)} findings, {len(report.passed)} rules passed, {len(report.skipped)} could not look{host}.",
+        f"{len(report.findings)} findings, {len(report.passed)} rules passed, {len(report.skipped)} checks skipped{host}.",
     ]
     for finding in report.findings:
         blocks += _finding(finding)
     blocks += _failures(report)
     if report.skipped:
         rows = table(("code", "reason"), ((prose(s.code), prose(s.reason)) for s in report.skipped))
-        blocks += ["<details>", f"<summary>{len(report.skipped)} rules could not look</summary>", rows, "</details>"]
+        blocks += ["<details>", f"<summary>{len(report.skipped)} checks skipped</summary>", rows, "</details>"]
     blocks.append(f"<sub>ddpdoctor {__version__}, {prose(report.started_at)}, {report.seconds} s</sub>")
     return "\n\n".join(blocks) + "\n"
 
 
 def prose(text: str) -> str:
-    """Text on one line in which nothing is markup: no HTML, no links, no table cells, `@` mentions no one."""
+    """Text on one line without markup: no HTML, links, table cells or `@` mentions."""
     flat = " ".join(printable(text).split())
     flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@<!-- -->")
     return re.sub(r"([\\`*_{}\[\]|~$#])", r"\\\1", flat)
 
 
 def code(text: str) -> str:
-    """Text as a code span on one line, whatever backticks it holds."""
+    """Text as a code span on one line, also if it contains backticks."""
     flat = " ".join(printable(text).split())
     if not flat:
         return ""
@@ -54,7 +54,7 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of cells that are Markdown already."""
+    """A table of cells that already are Markdown."""
     head = list(header)
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -10,14 +10,14 @@ MOST_RANKS = 16
 
 
 def place(finding: Finding) -> str:
-    """Host, ranks, GPU and `file:line:column` to blame, as far as they are known; "" when nothing is."""
+    """Host, ranks, GPU and `file:line:column` of the fault, as far as they are known; "" if none is."""
     return ", ".join(part for part in (machine_place(finding), _file(finding)) if part)
 
 
 def place_beside(finding: Finding, own_host: str) -> str:
-    """The place before a message: `file:line:column`, else what of the machine the message does not name itself.
+    """The place before a message: `file:line:column`, otherwise the part of the machine that the message does not name.
 
-    The host is left out where it is the one that the report is about.
+    The host is left out if it is the one that the report is about.
     """
     spot = _file(finding)
     if spot:
@@ -34,7 +34,7 @@ def place_beside(finding: Finding, own_host: str) -> str:
 
 
 def machine_place(finding: Finding) -> str:
-    """The place without the file: what is left for formats that point into files themselves."""
+    """The place without the file, for formats that have a field of their own for files."""
     where = finding.where
     parts = [
         where.host and f"host {where.host}",

@@ -12,7 +12,7 @@ _HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 def printable(text: str) -> str:
     """`text` with control, format and surrogate characters as visible escapes: a log cannot steer the terminal.
 
-    Newlines and tabs stay; zero-width joiners stay, since words are spelled with them.
+    Newlines and tabs are kept, and so are zero-width joiners, which are part of words.
     """
     if text.isascii() and text.isprintable():
         return text

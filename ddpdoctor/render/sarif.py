@@ -82,14 +82,14 @@ def _locations(finding: Finding) -> list[dict[str, Any]]:
 
 
 def _fingerprint(finding: Finding) -> str:
-    """The same for the same fault in the same place, whatever its line and the values seen are today."""
+    """The same value for the same fault in the same place, even if its line or the values seen change."""
     what = f"{finding.code}\0{finding.where.file or ''}\0{machine_place(finding)}"
     return hashlib.sha256(what.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def _invocation(report: Report) -> dict[str, Any]:
     failed = [f"{c.code} crashed: {c.error}" for c in report.crashed] + list(report.failures)
-    skipped = [f"{s.code} could not look: {s.reason}" for s in report.skipped]
+    skipped = [f"{s.code} skipped: {s.reason}" for s in report.skipped]
     return {
         "executionSuccessful": not failed,
         "startTimeUtc": report.started_at,

@@ -1,4 +1,4 @@
-"""The sections of a preflight as rows: what failed first, what is well in few words."""
+"""The sections of a preflight as rows: failed ones first, the others in few words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WELL = (SectionState.OK, SectionState.NOTE)
 
 
 def section_rows(report: Report, width: int, *, is_verbose: bool) -> Iterator[Text]:
-    """One row for each section that failed; the others in full where nothing failed, else together on few lines."""
+    """One row per failed section; the others in full if none failed, otherwise together on few lines."""
     failed = [each for each in report.sections if each.state in FAILED]
     failed.sort(key=lambda section: FAILED.index(section.state))
     others = [each for each in report.sections if each.state not in FAILED]
@@ -55,7 +55,7 @@ def _wrapped(text: str, room: int) -> Sequence[str]:
 
 
 def _together(sections: Sequence[CheckedSection], width: int) -> Iterator[Text]:
-    """`✓ host  ✓ versions  – GPUs: none (CPU only)`, on as many lines as it takes."""
+    """`✓ host  ✓ versions  – GPUs: none (CPU only)`, on as many lines as needed."""
     line = Text()
     for section in (*(s for s in sections if s.state in WELL), *(s for s in sections if s.state not in WELL)):
         mark, style = MARKS[section.state]

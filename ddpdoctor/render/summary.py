@@ -18,7 +18,7 @@ COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", V
 MOST_REASONS = 3
 
 NOUNS = {"shell": "shell file", "stacks": "stack dump", "facts": "facts file", "unknown": "other file"}
-"""How a kind of input is counted, where its name alone is no noun."""
+"""The nouns for counting kinds of input, if they differ from the kind's name."""
 
 
 def summary(report: Report, *, is_verbose: bool) -> Iterator[Text]:
@@ -59,7 +59,7 @@ def _checked(report: Report) -> str:
 
 
 def _skipped_inputs(report: Report) -> str:
-    """`skipped 3 files (not a text: 2, empty: 1)`: what was found in folders and is of no known kind."""
+    """`skipped 3 files (not a text: 2, empty: 1)`: files in folders that are not of a known kind."""
     reasons = Counter(
         each.reason or "not understood" for each in report.inputs if not each.is_understood and not each.is_named
     )

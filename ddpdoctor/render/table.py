@@ -27,7 +27,7 @@ __all__ = ["write"]
 MOST_EVIDENCE = 6
 MOST_CONSEQUENCES = 5
 MOST_EXCERPTS = 20
-"""With more findings than that, their places say enough."""
+"""With more findings than that, only their places are listed."""
 LONGEST_WHY = 300
 LONGEST_QUOTE = 400
 FIX_STYLE = "bold green"
@@ -40,7 +40,7 @@ LABELS = {Severity.ERROR: "CAUSE", Severity.WARNING: "warning", Severity.NOTE: "
 def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool = False, verbose: bool = False) -> str:
     """Findings as blocks, then the sections of a preflight and one line that sums up, at most `width` columns wide.
 
-    Only the commands to paste may be wider: each is alone on its line and never wrapped. `quiet` leaves out everything but
+    Only the commands to paste may be wider: each is alone on its line and never wrapped. `quiet` leaves out everything except
     findings; `verbose` adds evidence, harmless findings and the counts of rules.
     """
     out = io.StringIO()
@@ -95,7 +95,7 @@ class _Screen:
             self._space()
 
     def _names_its_subject(self) -> bool:
-        """Whether the first finding shows by itself the only thing that was read."""
+        """Whether the first finding shows the only thing that was read."""
         inputs = self._report.inputs
         if not self._report.subject or (inputs and not any(each.is_understood for each in inputs)):
             return True
@@ -174,7 +174,7 @@ class _Screen:
             self._show_quote(finding)
 
     def _show_quote(self, finding: Finding) -> None:
-        """The line of the log that decides, with its place."""
+        """The decisive line of the log, with its place."""
         spot = _place_of_quote(finding)
         line = Text(f"{printable(spot)} | " if spot else "| ", style="dim")
         self._indented(line.append(printable(finding.quote[:LONGEST_QUOTE]), style="not dim"), hanging=2)
@@ -253,7 +253,7 @@ class _Screen:
 
 
 def _commands(block: Block) -> list[tuple[str, str]]:
-    """The commands of the findings, each once, with the node that it is for where they differ."""
+    """The commands of the findings, each once, with the node that it is for if they differ."""
     found: dict[tuple[str, str], None] = {}
     for finding in block.alike:
         if finding.fix_commands:
@@ -272,14 +272,14 @@ def _scope(finding: Finding) -> str:
 
 
 def _place_of_quote(finding: Finding) -> str:
-    """`slurm.out:14`: where the log has the line that decides; "" where the evidence does not say it."""
+    """`slurm.out:14`: the place of the decisive line of the log; "" if the evidence does not have it."""
     return next(
         (each.path for each in finding.evidence if each.seen and finding.quote.startswith(each.seen.rstrip("…"))), ""
     )
 
 
 def _first_sentence(text: str, room: int) -> str:
-    """The first sentence above a command, which says the rest; "" where one line does not hold it."""
+    """The first sentence, above a command that says the rest; "" if it does not fit on one line."""
     sentence = text.partition(". ")[0].rstrip(".")
     return sentence if cell_len(sentence) <= room else ""
 

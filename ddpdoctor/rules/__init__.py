@@ -43,16 +43,16 @@ _causes: dict[str, Cause] = {}
 
 
 class CauseScope(str, Enum):
-    """What a cause is about, where that decides when it is judged."""
+    """What a cause is about, if that decides when it is judged."""
 
     PROCESS = "process"
     """The ranks of a running process: a launch line has none yet."""
     LINES_OF_NODES = "lines_of_nodes"
-    """The launch lines of several nodes, held against each other."""
+    """The launch lines of several nodes, compared with each other."""
     FACTS_OF_NODES = "facts_of_nodes"
-    """What several nodes are, held against each other: saved facts show it, without a meeting of the nodes."""
+    """The properties of several nodes, compared with each other: saved facts are enough."""
     SEPARATE_MACHINES = "separate_machines"
-    """An address that means each machine itself: no fault where all nodes turn out to be on one machine."""
+    """An address that means each machine itself: not a fault if all nodes turn out to be on one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Rule:
 
     @property
     def title(self) -> str:
-        """The first sentence of the manual: true of the sick job."""
+        """The first sentence of the manual: true of the faulty job."""
         return " ".join(self.doc.split("\n\n", 1)[0].split())
 
     def section(self, heading: str) -> str:
@@ -121,7 +121,7 @@ class Cause:
         return self.rule.code
 
     def look(self, check: Check) -> Check:
-        """Register the decorated function as one more look at this cause; its parameter names the section.
+        """Register the decorated function as another look at this cause; its parameter names the section.
 
         Raises:
             ValueError: no such section, or a second look at logs, of which only one would be used.
@@ -168,16 +168,16 @@ def cause(
         code: the catalogue's code, such as ENV021; final.
         name: the catalogue's name, the pattern found, in kebab case; final.
         severity: the worst case; a finding may be softer.
-        kind: `cause`, `umbrella` (several causes, used when nothing more precise was seen), `consequence` or `noise`.
+        kind: `cause`, `umbrella` (several causes, used if nothing more precise was found), `consequence` or `noise`.
         signatures: regular expressions over one log line that show this cause.
         xids: the kind of Xids that show this cause in the kernel's log.
-        candidates: the codes between which a finding leaves the choice that is not certain; of an umbrella, what it covers.
-        all_attempts: about restarts: looked for in all attempts of a log; others only in the first one, which shows how
+        candidates: the codes between which an uncertain finding leaves the choice; of an umbrella, the codes that it covers.
+        all_attempts: about restarts: searched for in all attempts of a log; others only in the first one, which shows how
             the job failed.
-        scope: what it is about, where that decides when it is judged.
-        stage: how far from a fault it shows: everything of an earlier stage explains it.
+        scope: what it is about, if that decides when it is judged.
+        stage: how far from the fault it appears: everything of an earlier stage explains it.
         explains: codes that follow from this cause on the same host, although their stages do not say so.
-        yields_to: codes of more precise causes: a line that a signature of theirs matches as well shows only these.
+        yields_to: codes of more precise causes: a line that one of their signatures matches shows only these.
         speaker: who prints the lines that its signatures match.
         is_last_resort: judged after all others, and only where none of them found an error.
         also_in: commands that show this cause besides the one of its own area: ports, net, gpus, versions.
@@ -241,7 +241,7 @@ def area_of(code: str) -> str:
     """
     prefix = code.rstrip("0123456789")
     if prefix not in AREAS or len(code) - len(prefix) != 3:
-        raise ValueError(f"{code!r} is no code: expected one of {', '.join(AREAS)} and three digits")
+        raise ValueError(f"{code!r} is not a code: expected one of {', '.join(AREAS)} and three digits")
     return AREAS[prefix]
 
 

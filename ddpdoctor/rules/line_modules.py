@@ -27,4 +27,4 @@ LINE_MODULES: tuple[str, ...] = (
     "ddpdoctor.rules.net.net029_030_034_035_041_042_044_rdma_setup",
     "ddpdoctor.rules.versions.version010_nccl_not_built_in",
 )
-"""Only these are imported to judge a line: importing all causes costs more than judging it."""
+"""Only these are imported to judge a line: importing all causes takes longer than judging it."""

@@ -1,4 +1,4 @@
-"""From nodes that differ to findings: the minority is at fault; with two nodes or a tie all are named."""
+"""Findings about nodes that differ: the minority is at fault; with two nodes or a tie all are named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_EVIDENCE = 16
 
 
 def only_met(nodes: Nodes | None, *others: object | None) -> bool:
-    """Whether a rule that also judges something else has only the nodes.
+    """Whether a rule that also judges other facts has only the nodes.
 
     Raises:
         CannotLook: it has neither.
@@ -30,14 +30,14 @@ def only_met(nodes: Nodes | None, *others: object | None) -> bool:
 
 
 def named(nodes: Iterable[Node]) -> str:
-    """Nodes for a sentence: `node 1 (b), node 3 (d)`; of many only the first ones, and their number."""
+    """Nodes for a sentence: `node 1 (b), node 3 (d)`; of many, the first ones and the number of the others."""
     listed = list(nodes)
     shown = ", ".join(node.title for node in listed[:MOST_NAMED])
     return shown + (f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else "")
 
 
 def place(nodes: Iterable[Node]) -> Where:
-    """The place of nodes that are at fault: whatever all of them share."""
+    """The place of nodes that are at fault: the fields that all of them share."""
     found = list(nodes)
     hosts, one = {node.host for node in found}, found[0] if len(found) == 1 else None
     is_rank = one is not None and one.form == Form.ENV
@@ -61,7 +61,7 @@ def about(
     severity: Severity | None = None,
     is_blamed: bool = True,
 ) -> Finding:
-    """A finding about nodes; with `is_blamed` its place is theirs."""
+    """A finding about nodes; with `is_blamed` its place is that of the nodes."""
     found = list(nodes)
     return Finding(
         message,
@@ -108,7 +108,7 @@ def differs(
 
 
 def _group(nodes: tuple[Node, ...]) -> str:
-    """The nodes of one value: by name if there are few, else their number."""
+    """The nodes with one value: by name if they are few, otherwise their number."""
     if len(nodes) <= MOST_NAMED:
         return ", ".join(_short(node) for node in nodes)
     numbers = [n.rank if n.form == Form.ENV else n.node_rank for n in nodes]

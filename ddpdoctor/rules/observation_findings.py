@@ -1,4 +1,4 @@
-"""From what a probe observed to findings: one finding per rank, or per host, that an observation is about."""
+"""Findings about what a probe observed: one finding per rank, or per host, that an observation is about."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def only_probed(probe: Probe | None, *sections: Section | None) -> bool:
 
 
 def is_second_store(probe: Probe) -> bool:
-    """Whether the store is a second one, on its own port: torchrun starts ranks only after its agents have joined."""
+    """Whether the store is a second one, on another port: torchrun starts ranks only after its agents have joined."""
     return probe.launcher == "torchrun"
 
 
 def lazily(probe: Probe) -> str:
-    """What the second try without `device_id` adds to a message about eager initialization, "" if there was none."""
+    """What the retry without `device_id` adds to a message about eager initialization, "" without one."""
     if probe.retried_lazily is None:
         return ""
     if probe.retried_lazily == "works":

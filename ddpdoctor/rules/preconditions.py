@@ -1,4 +1,4 @@
-"""What many rules need to exist: without it they skip, all with the same words."""
+"""What many rules need to exist: without it they skip, all with the same reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["need_gpus"]
 
 
 def need_gpus(gpu: Gpu, least: int = 1) -> None:
-    """Skip the rule where this machine has fewer GPUs.
+    """Skip the rule if this machine has fewer GPUs.
 
     Raises:
         CannotLook: no NVIDIA GPU, or fewer than `least`, which is 1 or 2.

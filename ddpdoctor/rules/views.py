@@ -1,6 +1,6 @@
-"""The same causes seen elsewhere than on a machine: on launch lines, in logs, in the dumps and stacks of a stuck job.
+"""The causes as they appear on launch lines, in logs, and in the dumps and stacks of a stuck job.
 
-Each function gives rules that need one section only; which causes they are follows from the looks in the causes' files.
+Each function returns rules that need one section only; the looks in the causes' files determine which causes these are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def log_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def _look_at_log(rule: Rule) -> Look | None:
-    """The look of the cause's own, else the one by its Xids, else the one by its signatures."""
+    """The look that the cause defines, otherwise the one by its Xids, otherwise the one by its signatures."""
     from ddpdoctor.rules.log.signatures import by_signatures
     from ddpdoctor.rules.log.xids import xid_findings, xids_of
 
@@ -73,7 +73,7 @@ def hang_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def _every_look(looks: Sequence[Look], hang: object) -> Iterable[Finding]:
-    """What all looks at one cause found; skipped when none of them has anything to look at."""
+    """What all looks at one cause found; skipped if all of them were skipped."""
     answers: list[Finding] = []
     refusals: list[CannotLook] = []
     for look in looks:

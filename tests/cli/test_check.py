@@ -57,7 +57,7 @@ def test_the_table_has_a_line_a_part_and_progress_goes_to_standard_error() -> No
     done = _check()
     for part in ("environment", "host", "network", "GPUs", "topology", "versions", "probe"):
         assert any(line[2:].startswith(part) for line in done.stdout.splitlines()), f"{part}\n{done.stdout}"
-    assert "every collective gave the right values" in " ".join(done.stdout.split())
+    assert "all collectives returned correct values" in " ".join(done.stdout.split())
     assert "ddpdoctor: probing the local ranks" in done.stderr
     assert "probing" not in done.stdout
 

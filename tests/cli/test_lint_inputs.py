@@ -134,7 +134,7 @@ def test_a_folder_is_judged_whole_and_the_rest_is_told_with_the_reason(tmp_path:
         "jobs/plain.py": "no distributed training",
         "jobs/config.yaml": "no launch",
         "jobs/setup.sh": "no launch",
-        "jobs/weights.bin": "no job file",
+        "jobs/weights.bin": "not a job file",
     }
 
 

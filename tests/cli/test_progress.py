@@ -69,7 +69,7 @@ def test_short_work_shows_nothing(tmp_path: Path) -> None:
 
 def test_check_says_what_it_waits_for(tmp_path: Path) -> None:
     done = doctor("check", "--no-probe", "--format", "json")
-    assert done.stderr.splitlines() == ["ddpdoctor: looking at this machine"]
+    assert done.stderr.splitlines() == ["ddpdoctor: examining this machine"]
 
 
 def test_hang_says_what_it_waits_for(tmp_path: Path) -> None:

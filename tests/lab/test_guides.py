@@ -118,7 +118,7 @@ def test_the_preflight_of_the_sbatch_guide_runs_before_the_job(tmp_path: Path) -
     with slurm(nodes=2, own_hosts=True) as cluster:
         done = cluster.sbatch(f"cd {tmp_path}\n{body}", "-N2", "--ntasks-per-node=1", timeout=120, env={"PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("every collective gave the right values") == 1
+    assert done.stdout.count("all collectives returned correct values") == 1
     assert done.stdout.count("trained") == 2
     assert (tmp_path / "good.txt").read_text().split() == ["node0", "node1"]
     assert (tmp_path / "bad.txt").read_text() == ""

@@ -1,4 +1,4 @@
-"""The facts of each part as a table: one module a command, each with `draw(facts, width, colour) -> str`."""
+"""The facts of each part as a table: one module per command, each with `draw(facts, width, colour) -> str`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["draw_all"]
 
 
 def draw_all(pieces: list[RenderableType], *, width: int, colour: bool) -> str:
-    """The pieces under each other as text, at most `width` columns wide."""
+    """The pieces below each other as text, at most `width` columns wide."""
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None)
     for piece in pieces:

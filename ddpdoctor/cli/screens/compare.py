@@ -1,4 +1,4 @@
-"""What `ddpdoctor compare` prints: one line a difference, worst first."""
+"""What `ddpdoctor compare` prints: one line per difference, worst first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SHOWN = 6
 
 
 def draw(report: Report, nodes: Sequence[Node], *, width: int, colour: bool, quiet: bool) -> str:
-    """A head line, one row for each difference, and the sum; at most `width` columns wide."""
+    """A header line, one row per difference, and the total; at most `width` columns wide."""
     shown = ", ".join(node.host for node in nodes[:MOST_SHOWN]) + (", …" if len(nodes) > MOST_SHOWN else "")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("severity", no_wrap=True)

@@ -1,4 +1,4 @@
-"""`ddpdoctor env`: who started us, and every variable that matters: its value, who set it, what it means."""
+"""`ddpdoctor env`: the launcher, and each relevant variable: its value, who set it, what it means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEDULERS = {"slurm": "Slurm", "lsf": "LSF", "pbs": "PBS", "sagemaker": "SageMa
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """A paragraph about the launcher, then one row a variable, those of NCCL's files too, at most `width` columns wide."""
+    """A paragraph about the launcher, then one row per variable, also those of NCCL's files; at most `width` columns wide."""
     if facts.environ is None:
         reason = next((g.reason for g in facts.gaps if g.path == "environ"), "not collected")
         return draw_all([Text(f"environment: {reason}")], width=width, colour=colour)
@@ -52,7 +52,7 @@ def _launched(environ: Environ) -> str:
     inner = launchers[0]
     if inner.name == "by-hand":
         within = f" inside a {scheduler} job" if scheduler else ""
-        return f"RANK and WORLD_SIZE were set by hand{within}: no launcher left its marks."
+        return f"RANK and WORLD_SIZE were set by hand{within}: no launcher's variables are set."
     outer = [row.title for row in launchers[1:] if row.name not in ("by-hand", inner.name)]
     if scheduler and not any(scheduler in title for title in (inner.title, *outer)):
         outer.append(scheduler)

@@ -1,4 +1,4 @@
-"""How each GPU is: memory, temperature, power, clocks, PCIe link, memory errors. What NVML does not report is stated in words."""
+"""The state of each GPU: memory, temperature, power, clocks, PCIe link, memory errors; in words what NVML does not report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASONS = (
 
 
 def health(devices: tuple[Device, ...]) -> Table:
-    """One row a GPU that answers."""
+    """One row per GPU that answers."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     names = ("GPU", "GiB used", "°C", "to limit", "W", "SM MHz", "PCIe", "ECC new", "remapped", "held by")
     for name in names:

@@ -1,4 +1,4 @@
-"""`ddpdoctor gpus`: the driver, what CUDA_VISIBLE_DEVICES does, one row a GPU."""
+"""`ddpdoctor gpus`: the driver, the effect of CUDA_VISIBLE_DEVICES, one row per GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
 
 
 def _xids(gpu: Gpu) -> list[str]:
-    """The newest faults that the driver logged, or why none are known."""
+    """The latest faults that the driver logged, or why none are known."""
     gap = gpu.gap("xids")
     if gpu.xids is None:
         return [f"driver's faults: {gap.reason}"] if gap is not None and gpu.devices else []
@@ -134,7 +134,7 @@ def _rank(ordinal: str, ranks: tuple[int | None, int | None, int]) -> str:
 
 def _state(device: Device) -> str:
     if device.error is not None:
-        return "not given to us" if device.error == "NO_PERMISSION" else absence(device.error)[0]
+        return "not given to this container" if device.error == "NO_PERMISSION" else absence(device.error)[0]
     words = []
     if device.mig_mode:
         words.append("MIG")

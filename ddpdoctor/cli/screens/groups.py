@@ -27,7 +27,7 @@ class PropertyRow:
 
 
 def draw_groups(groups: Iterable[tuple[str, Iterable[PropertyRow]]], *, width: int, colour: bool) -> str:
-    """One table; each group begins with its title. A group without rows is left out."""
+    """One table; each group begins with its title. Groups without rows are omitted."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=width)
     table.add_column("what", overflow="fold", min_width=12, max_width=20)
     table.add_column("value", overflow="fold", ratio=2)
@@ -43,7 +43,7 @@ def draw_groups(groups: Iterable[tuple[str, Iterable[PropertyRow]]], *, width: i
 
 
 def _cells(row: PropertyRow, width: int) -> tuple[Text, ...]:
-    """Value and remark side by side, or under each other in narrow terminals."""
+    """Value and remark side by side, or below each other in narrow terminals."""
     value, remark = Text(row.value), Text(row.remark, style="dim")
     if width >= NARROW:
         return value, remark
@@ -51,7 +51,7 @@ def _cells(row: PropertyRow, width: int) -> tuple[Text, ...]:
 
 
 def draw_missing(facts: Facts, section: str, *, width: int, colour: bool) -> str:
-    """The reason why there is nothing to draw."""
+    """The reason why there are no facts to draw."""
     reason = next((gap.reason for gap in facts.gaps if gap.path == section), f"{section}: not collected")
     return draw_all([Text(reason)], width=width, colour=colour)
 

@@ -1,4 +1,4 @@
-"""The tables of `ddpdoctor hang`: what the ranks of each job on this node do, the rank that differs first."""
+"""The tables of `ddpdoctor hang`: what the ranks of each job on this node do, differing ranks first."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpdoctor.facts.record import Facts
 __all__ = ["draw"]
 
 MOST_NUMBERS = 8
-"""Ranks and process ids of one row that are listed; of more the first and the last are."""
+"""Most ranks and PIDs that one row lists; of more, the first and last are shown."""
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """One table per job: ranks that do the same share a row; below them what could not be read."""
+    """One table per job: ranks that do the same share a row; then what could not be read."""
     if facts.hang is None or not facts.hang.processes:
         return ""
     jobs = hung_jobs(facts.hang)

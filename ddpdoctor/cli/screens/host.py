@@ -118,7 +118,7 @@ def _files(host: Host) -> Iterator[PropertyRow]:
     state = "" if folder is None or folder.is_writable else "does not exist" if not folder.exists else "not writable, "
     yield known(host, "temporary", folder.path if folder else None, "temporary_folder", state + free)
     for lock in host.extension_locks:
-        holder = "nobody holds it" if lock.holder_pid is None else f"held by process {lock.holder_pid}"
+        holder = "held by no process" if lock.holder_pid is None else f"held by process {lock.holder_pid}"
         yield PropertyRow("build lock", lock.path, f"{lock.age_seconds:.0f} s old, {holder}")
 
 

@@ -1,4 +1,4 @@
-"""NVLinks one by one, as far as they differ, and what NVML says of peer access."""
+"""The NVLinks, equal ones together, and what NVML reports about peer access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0"
 
 
 def about_links(topo: Topo) -> Iterator[str]:
-    """Each GPU's links: equal ones share one line. Then what the model should have."""
+    """Each GPU's links: equal ones share one line. Then the values of its model."""
     if not any(g.links for g in topo.gpus):
         return
     yield ""
@@ -48,9 +48,9 @@ def _says(link: Link, topo: Topo) -> str:
     if not link.is_active:
         return "down"
     version = VERSIONS.get(link.version or 0, "?") if link.version is not None else "?"
-    speed = f"{link.speed_mb_per_s / 1000:.1f} GB/s" if link.speed_mb_per_s else "speed not told"
+    speed = f"{link.speed_mb_per_s / 1000:.1f} GB/s" if link.speed_mb_per_s else "speed not reported"
     growth = (link.replay_growth, link.recovery_growth, link.crc_growth, link.receive_growth)
-    errors = "errors not told" if link.recovery_growth is None else f"{sum(filter(None, growth))} new errors"
+    errors = "errors not reported" if link.recovery_growth is None else f"{sum(filter(None, growth))} new errors"
     return f"up, NVLink {version}, {speed}, to {_end(link, topo)}, {errors}"
 
 
@@ -68,7 +68,7 @@ def about_peers(topo: Topo) -> Iterator[str]:
     groups: dict[str, list[Pair]] = {}
     for pair in topo.pairs:
         words = (
-            f"{name} {word or 'not told'}"
+            f"{name} {word or 'not reported'}"
             for name, word in (("read", pair.read), ("write", pair.write), ("NVLink", pair.nvlink))
         )
         groups.setdefault(", ".join(words), []).append(pair)

@@ -1,4 +1,4 @@
-"""What `ddpdoctor lint` says beside its findings: launchers around a line whose own options are not judged."""
+"""Lines that `ddpdoctor lint` prints besides findings: launchers around a line whose own options are not judged."""
 
 from __future__ import annotations
 

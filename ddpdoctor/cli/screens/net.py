@@ -1,4 +1,4 @@
-"""`ddpdoctor net`: the interfaces, which of them NCCL and Gloo would choose and why, and what the names resolve to."""
+"""`ddpdoctor net`: the interfaces, which one NCCL and Gloo would use and why, and what the names resolve to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 8
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """Two tables and the choice of NCCL and Gloo in words, at most `width` columns wide."""
+    """Two tables and the interface choice of NCCL and Gloo in words, at most `width` columns wide."""
     net = facts.net
     if net is None:
         reason = next((g.reason for g in facts.gaps if g.path == "net"), "not collected")
@@ -31,7 +31,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         _interfaces(net, nccl, gloo, width),
         _chosen("NCCL", nccl, "finds no interface to use"),
         _chosen(
-            "Gloo", gloo, "is not known: the hostname was not looked up" if net.own_name is None else "finds no address"
+            "Gloo", gloo, "is unknown: the hostname was not resolved" if net.own_name is None else "finds no address"
         ),
         Text(""),
         _names(net, width),
@@ -83,7 +83,7 @@ def _chosen(library: str, choices: tuple[Choice, ...], otherwise: str) -> Text:
         return Text(f"{library} {otherwise}.")
     first = choices[0]
     more = f"; also {', '.join(c.interface for c in choices[1:SHOWN])}" if len(choices) > 1 else ""
-    return Text(f"{library} would choose {first.interface} ({first.ip.partition('%')[0]}): {first.reason}{more}.")
+    return Text(f"{library} would use {first.interface} ({first.ip.partition('%')[0]}): {first.reason}{more}.")
 
 
 def _names(net: Net, width: int) -> Table:

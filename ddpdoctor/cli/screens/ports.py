@@ -16,12 +16,12 @@ __all__ = ["draw"]
 NARROW = 70
 ENDS = {
     ConnectOutcome.STORE: "a TCPStore answers",
-    ConnectOutcome.STRANGER: "something answers that is no TCPStore",
-    ConnectOutcome.SILENT: "accepts, and does not answer a TCPStore ping",
-    ConnectOutcome.REFUSED: "refused: the host is there, nobody listens yet",
+    ConnectOutcome.STRANGER: "something else is listening there (not a TCPStore)",
+    ConnectOutcome.SILENT: "accepts connections, but does not answer a TCPStore ping",
+    ConnectOutcome.REFUSED: "refused: the host is up, but no process is listening",
     ConnectOutcome.NO_ANSWER: "no answer",
     ConnectOutcome.NO_HOST: "no machine has this address",
-    ConnectOutcome.PROHIBITED: "forbidden on the way",
+    ConnectOutcome.PROHIBITED: "blocked between this node and the master",
     ConnectOutcome.NO_ROUTE: "no route",
     ConnectOutcome.RESET: "reset by the other end",
     ConnectOutcome.UNRESOLVED: "the name does not resolve",
@@ -60,11 +60,11 @@ def _port(net: Net) -> list[RenderableType]:
 
 def _condition(port: Port) -> str:
     if port.is_taken:
-        return "taken by this job itself" if any(s.is_ours for s in port.sockets) else "taken"
+        return "used by this job itself" if any(s.is_ours for s in port.sockets) else "taken"
     if port.bind_error is not None:
         return f"cannot be bound: {port.bind_error}"
     waiting = any(s.state == "TIME_WAIT" for s in port.sockets)
-    return "free (sockets in TIME_WAIT do not keep torch from binding)" if waiting else "free"
+    return "free (torch can bind it in spite of sockets in TIME_WAIT)" if waiting else "free"
 
 
 def _ranges(net: Net) -> Text:

@@ -13,11 +13,11 @@ from ddpdoctor.facts.record import Facts
 __all__ = ["draw"]
 
 MOST_RANKS = 64
-"""A table with more ranks shows those that did not get through, and counts the others."""
+"""With more ranks, the table shows those that did not finish, and counts the others."""
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """The facts of one probe; the reason when there was none."""
+    """The facts of one probe, or the reason why there was none."""
     probe = facts.probe
     if probe is None:
         reason = next((gap.reason for gap in facts.gaps if gap.path == "probe"), "probe: not run")
@@ -30,7 +30,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
     pieces += [f"{u.collective}: not in this backend ({u.reason})" for u in probe.unsupported]
     pieces += [f"rank {r.rank} NCCL WARN {line}" for r in probe.ranks for line in r.nccl_warnings]
     if probe.retried_lazily is not None:
-        pieces.append(f"lazily created communicators: {probe.retried_lazily}")
+        pieces.append(f"with lazily created communicators: {probe.retried_lazily}")
     return draw_all([*pieces, ""], width=width, colour=colour)
 
 

@@ -1,4 +1,4 @@
-"""The RDMA part of `ddpdoctor net`: one row a port, and which of them NCCL would take."""
+"""The RDMA part of `ddpdoctor net`: one row per port, and which of them NCCL would use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 32
 
 
 def rdma_pieces(net: Net, variables: Mapping[str, str], width: int) -> list[RenderableType]:
-    """Nothing for a machine without adapters."""
+    """Empty for a machine without adapters."""
     rdma = net.rdma
     if rdma is None or not rdma.devices:
         return []
@@ -65,6 +65,6 @@ def _summary(rdma: Rdma, variables: Mapping[str, str], spec: str | None, taken: 
     if rdma.has_library is False:
         return "NCCL would use TCP: libibverbs.so.1 was not found."
     if not taken:
-        return f"NCCL would use TCP: it takes none of these ports ({said})."
+        return f"NCCL would use TCP: it uses none of these ports ({said})."
     memory = rdma.peer_memory or ("dma-buf" if rdma.has_dma_buf else "none")
-    return f"NCCL would take {', '.join(taken[:SHOWN])} ({said}). GPU memory for the adapters: {memory}."
+    return f"NCCL would use {', '.join(taken[:SHOWN])} ({said}). GPU memory for the adapters: {memory}."

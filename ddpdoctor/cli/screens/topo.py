@@ -1,4 +1,4 @@
-"""`ddpdoctor topo`: the matrix as `nvidia-smi topo -m` prints it, then its links, peer access, and what NCCL makes of it."""
+"""`ddpdoctor topo`: the matrix as `nvidia-smi topo -m` prints it, then links, peer access, and NCCL's paths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIRS_SHOWN = 6
 
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """The matrix. In a pipe each GPU or NIC has one line of cells with tabs between them, whatever its length.
+    """The matrix. In a pipe each GPU or NIC has one line of cells separated by tabs, however long.
 
     On a terminal the columns are as narrow as their cells, and those that do not fit beside the others are printed below.
     """
@@ -63,7 +63,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
 
 
 def _folded(line: str, width: int) -> list[str]:
-    """A line that does not fit goes on below, two columns further in."""
+    """A line that does not fit continues below, indented by two columns."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
@@ -87,7 +87,7 @@ def _rows(topo: Topo) -> list[list[str]]:
 
 
 def _blocks(rows: list[list[str]], width: int, *, colour: bool) -> Iterator[str]:
-    """Narrow columns below their headers, as many side by side as fit; then the next ones."""
+    """Narrow columns below their headers, as many side by side as fit; then the rest."""
     table = [["", *rows[0]], *rows[1:]]
     cells = [[cell.strip() for cell in row] for row in table]
     widths = [max(len(row[at]) for row in cells if at < len(row)) for at in range(len(table[0]))]
@@ -111,7 +111,7 @@ def _paint(cell: str, width: int, *, colour: bool) -> str:
 
 
 def _about_ways(facts: Facts, topo: Topo) -> Iterator[str]:
-    """What NCCL would use between the local ranks, which are the visible GPUs in CUDA's order."""
+    """The paths that NCCL would use between the local ranks, which are the visible GPUs in CUDA's order."""
     environ = facts.environ
     seen = visible(environ.variables, facts.gpu).devices if environ and facts.gpu else tuple(g.index for g in topo.gpus)
     ranks = {index: rank for rank, index in enumerate(seen)}

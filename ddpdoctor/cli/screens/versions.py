@@ -29,7 +29,9 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
 def _python(versions: Versions) -> Iterator[PropertyRow]:
     yield PropertyRow("Python", versions.python or "n/a", versions.python_path)
     yield PropertyRow(
-        "numpy", versions.numpy or "not installed", "" if versions.numpy else "all_gather_object and the like need it"
+        "numpy",
+        versions.numpy or "not installed",
+        "" if versions.numpy else "needed by all_gather_object and similar calls",
     )
     if versions.torchrun_path is None:
         remark = "python -m torch.distributed.run does the same" if versions.torch else ""
@@ -77,7 +79,7 @@ def _nccl(versions: Versions) -> Iterator[PropertyRow]:
 
 def _driver(versions: Versions, gpu: Gpu | None) -> Iterator[PropertyRow]:
     if gpu is None:
-        yield PropertyRow("driver", "unknown", "the GPUs were not asked")
+        yield PropertyRow("driver", "unknown", "the GPUs were not queried")
     else:
         version = gpu.driver_version or gpu.kernel_driver
         yield known(gpu, "driver", version, "driver_version", gpu.nvml_error or "")

@@ -191,7 +191,7 @@ def _statefulset(job: WorkloadObject) -> None:
 
 
 def _replicas(job: WorkloadObject) -> None:
-    """Deployment, ReplicaSet, DaemonSet: pods that nothing tells apart; of a DaemonSet one is imagined."""
+    """Deployment, ReplicaSet, DaemonSet: pods that cannot be distinguished; of a DaemonSet one is imagined."""
     spec = job.spec.get("template", "spec")
     count = 1 if job.into.kind == "DaemonSet" else count_of(job.spec.get("replicas"))
     if spec is not None:

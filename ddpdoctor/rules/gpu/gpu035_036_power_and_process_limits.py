@@ -57,7 +57,7 @@ def power_limit_low(gpu: Gpu) -> Iterator[Finding]:
     """A GPU's power limit is below its default or below the other GPUs'.
 
     ## Why it matters
-    Somebody lowered the limit: this GPU is slower than the others, and every step waits for it.
+    The limit was lowered: this GPU is slower than the others, and every step waits for it.
 
     ## Fix
     Restore the default limit, as root on that node.

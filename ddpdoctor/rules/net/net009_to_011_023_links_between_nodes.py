@@ -133,7 +133,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
 
     ## Why it matters
     c10d gives the workers a store of their own, on a random port of the node with group rank 0. The agents join, but then the
-    workers time out `while trying to connect to` a port that nobody typed.
+    workers time out `while trying to connect to` a port that is not in the launch command.
 
     ## Fix
     Open the ephemeral ports between the nodes, or use static rendezvous with a fixed `--master-port` on every node.

@@ -42,7 +42,7 @@ def local_addr_unresolvable(
 
     ## Why it matters
     c10d publishes `socket.getfqdn()` of the node that gets group rank 0. The rendezvous succeeds, but then the workers time out
-    `while trying to connect to (NAME, PORT)` with a name that nobody typed.
+    `while trying to connect to (NAME, PORT)` with a name that is not in the launch command.
 
     ## Fix
     Start torchrun on each node with `--local-addr=ADDRESS`, a routable address of that node, or repair reverse DNS.

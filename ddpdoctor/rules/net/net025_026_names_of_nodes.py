@@ -59,7 +59,7 @@ def duplicate_hostname(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes report the same hostname.
 
     ## Why it matters
-    Libraries that tell machines apart by name treat the two as one, and try shared memory or CUDA IPC between them:
+    Libraries that identify machines by name treat the two as one, and try shared memory or CUDA IPC between them:
     `Fatal IPC Failure`, or a peer access error between GPUs of different nodes. This happens with cloned images and containers
     called localhost.
 

@@ -80,7 +80,7 @@ def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
 
     ## Why it matters
     The node with the bad cable prints only `NET/IB : mlx5_3:1 Got async event : port error`. The line that ends the job,
-    status 12, appears on other nodes, and the link may be up again when somebody checks it.
+    status 12, appears on other nodes, and the link may be up again when it is checked.
 
     ## Fix
     Take the node out of service and replace the cable or the transceiver; NCCL_IB_TIMEOUT=22 bridges short interruptions.

@@ -24,7 +24,7 @@ def test_the_table_fits_the_width(name: str, width: int) -> None:
         ("sbatch_body", "No launcher started this process inside a Slurm job."),
         ("pytorchjob_worker", "Started by Kubeflow PyTorchJob inside Kubernetes. Pod 1 of 2."),
         ("kubeflow_trainer_pod", "Started by Kubeflow Trainer inside Kubernetes. Node 1 of 2."),
-        ("by_hand_one_node", "RANK and WORLD_SIZE were set by hand: no launcher left its marks."),
+        ("by_hand_one_node", "RANK and WORLD_SIZE were set by hand: no launcher's variables are set."),
     ],
 )
 def test_the_first_words_say_who_started_us(name: str, header: str) -> None:

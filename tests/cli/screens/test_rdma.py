@@ -21,8 +21,8 @@ def test_every_port_has_a_row_that_fits(width: int) -> None:
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
-        ({"environ": {"variables": {"NCCL_IB_HCA": "=mlx5_1,mlx5_2"}}}, "NCCL would take mlx5_1:1, mlx5_2:1"),
-        ({"environ": {"variables": {"NCCL_IB_HCA": "ib0"}}}, "NCCL would use TCP: it takes none of these ports"),
+        ({"environ": {"variables": {"NCCL_IB_HCA": "=mlx5_1,mlx5_2"}}}, "NCCL would use mlx5_1:1, mlx5_2:1"),
+        ({"environ": {"variables": {"NCCL_IB_HCA": "ib0"}}}, "NCCL would use TCP: it uses none of these ports"),
         ({"environ": {"variables": {"NCCL_IB_DISABLE": "1"}}}, "NCCL would use TCP: NCCL_IB_DISABLE=1"),
         ({"net": {"rdma": {"device_nodes": []}}}, "NCCL would use TCP: /dev/infiniband has no uverbs device"),
         ({"net": {"rdma": {"has_library": False}}}, "NCCL would use TCP: libibverbs.so.1 was not found"),

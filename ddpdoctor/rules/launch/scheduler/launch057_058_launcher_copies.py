@@ -112,7 +112,7 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
     Or run one task per GPU without torchrun.
 
     ## Example
-        error[LAUNCH058]: srun starts 8 torchruns per node; expected 1
+        error[LAUNCH058]: srun starts 8 torchruns per node, expected 1
 
         # before
         srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py

@@ -137,6 +137,8 @@ class _Screen:
         if is_short:
             return
         self._show_fixes(block)
+        for finding in block.alike:
+            self._show_quote(finding)
         self._show_consequences(block)
         self._labelled("=", _short(first.why) if not self._is_verbose else first.why, "dim")
         if self._is_verbose:
@@ -170,11 +172,11 @@ class _Screen:
             self._excerpts_left -= 1
             for line in excerpt_lines(finding, self._console.width):
                 self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-        if finding.quote and finding.quote not in finding.text and self._report.command in AFTER_THE_JOB:
-            self._show_quote(finding)
 
     def _show_quote(self, finding: Finding) -> None:
         """The decisive line of the log, with its place."""
+        if not finding.quote or finding.quote in finding.text or self._report.command not in AFTER_THE_JOB:
+            return
         spot = _place_of_quote(finding)
         line = Text(f"{printable(spot)} | " if spot else "| ", style="dim")
         self._indented(line.append(printable(finding.quote[:LONGEST_QUOTE]), style="not dim"), hanging=2)

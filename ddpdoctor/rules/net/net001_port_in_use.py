@@ -88,7 +88,10 @@ def _on_this_node(net: Net, port: Port) -> Finding:
         fix = f"End that program on this node, or {offer} on every node."
     return Finding(
         f"port {port.number} (MASTER_PORT) is in use by {_program(holder)}",
-        evidence=(Evidence("net.port.bind_error", port.bind_error or "", "the port can be bound"),),
+        evidence=(
+            Evidence("net.port.bind_error", port.bind_error or "", "the port can be bound"),
+            *([Evidence("net.port.holder", holder.command)] if holder is not None and holder.command else []),
+        ),
         fix=fix,
         fix_command=f"export MASTER_PORT={net.free_port}" if net.free_port else None,
     )
@@ -102,7 +105,8 @@ def _program(holder: PortSocket | None) -> str:
         of_user = f" of user {holder.user}" if holder.user else ""
         return f"a process{of_user} not visible here (another user or container{state})"
     container = f", container {holder.container}" if holder.container else ""
-    return f"{holder.command or 'an unknown program'} (pid {holder.pid}, user {holder.user or 'unknown'}{container}{state})"
+    command = (holder.command or "an unknown program").split(" ")[0].rpartition("/")[2]
+    return f"{command} (pid {holder.pid}, user {holder.user or 'unknown'}{container}{state})"
 
 
 def _on_another_node(net: Net, environ: Environ) -> Iterator[Finding]:

@@ -55,8 +55,8 @@ class StoreKeys:
         store.append("arrivals", line)
         store.append(self.host, line)
         if rank_env.rank >= rank_env.world_size:
-            words = f"{rank_env.name} is outside 0 to {rank_env.world_size - 1} (WORLD_SIZE={rank_env.world_size})"
-            return self.observe(Kind.RANK_OUT_OF_RANGE, words, str(rank_env.rank), f"0 to {rank_env.world_size - 1}")
+            message = f"{rank_env.name} is outside 0 to {rank_env.world_size - 1} (WORLD_SIZE={rank_env.world_size})"
+            return self.observe(Kind.RANK_OUT_OF_RANGE, message, str(rank_env.rank), f"0 to {rank_env.world_size - 1}")
         first = json.loads(store.claim("world", line))
         if first["world_size"] != rank_env.world_size:
             peer = f"rank {first['rank']} on {first['host']} has {first['world_size']}"
@@ -64,7 +64,7 @@ class StoreKeys:
             return self.observe(Kind.WORLD_SIZE_DIFFERS, message, str(rank_env.world_size), str(first["world_size"]))
         other = json.loads(store.claim(f"rank/{rank_env.rank}", line))
         if (other["host"], other["pid"]) != (rank_env.host, os.getpid()):
-            words = (
+            message = (
                 f"two processes have rank {rank_env.rank}: pid {other['pid']} on {other['host']}"
                 f" and pid {os.getpid()} on {rank_env.host}"
             )

@@ -380,7 +380,7 @@ def test_too_little_time_is_no_fault_of_a_rank_that_still_moves(tmp_path: Path, 
     ends = [r.end() for r in ranks]
     assert [code for code, _ in ends] == [3, 3], ends
     assert (ranks[0].report["verdict"], ranks[0].report["findings"]) == ("incomplete", [])
-    assert "--timeout ran out" in ranks[0].report["crashed"][0]["error"]
+    assert "at the end of --timeout" in ranks[0].report["crashed"][0]["error"]
 
 
 @pytest.mark.parametrize("count", [16, pytest.param(24, marks=pytest.mark.slow)])

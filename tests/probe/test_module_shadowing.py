@@ -38,7 +38,7 @@ def test_a_file_that_never_lets_the_import_end_is_found_by_the_stack(
     )
     words = module_shadowing.import_failure([module_shadowing.ShadowedModule("queue", str(file))], lambda: None)
     assert words is not None
-    assert words.endswith("torch is not imported after 30 s")
+    assert words.endswith("importing torch timed out after 30 s")
     assert module_shadowing.explain(words, [module_shadowing.ShadowedModule("queue", str(file))]) == (
         "queue",
         str(file),

@@ -146,7 +146,7 @@ def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) 
         where = given.value_word if here else outer.program
         place = "per node" if meant == 1 else f"on {meant} nodes"
         copies = f"{count} torchruns" if _name(starter) == "torchrun" else f"{count} copies of {_name(starter)}"
-        text = f"{outer.name} starts {copies} {place}; expected {meant}"
+        text = f"{outer.name} starts {copies} {place}, expected {meant}"
         yield point(launch, line, where, text, f"{meant}", edits, label="each one starts all ranks")
 
 

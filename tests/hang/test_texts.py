@@ -183,7 +183,9 @@ def test_those_that_ras_lists_because_they_are_ahead_are_not_blamed(tmp_path: Pa
     (tmp_path / "ras.out").write_text(AHEAD)
     (found,) = json.loads(doctor("triage", str(tmp_path / "ras.out"), "--format", "json").stdout)["findings"]
     assert (found["code"], found["ranks"]) == ("LOG001", [])
-    text = "ranks 12, 13 launched 641 AllGather and wait for others; 30 ranks, which NCCL RAS does not list, launched 640"
+    text = (
+        "ranks 12, 13 launched 641 AllGather and wait for others; 30 ranks, which NCCL RAS does not list, launched 640"
+    )
     assert text in found["message"]
 
 

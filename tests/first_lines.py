@@ -483,7 +483,8 @@ def page(shown: Callable[[Situation], list[str]]) -> str:
 
 def _shown(situation: Situation) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        return [line.replace(folder, "/job") for line in screen(situation, Path(folder))]
+        programs = str(Path(sys.executable).parent)
+        return [line.replace(folder, "/job").replace(programs, "/venv/bin") for line in screen(situation, Path(folder))]
 
 
 if __name__ == "__main__":

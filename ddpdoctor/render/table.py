@@ -34,6 +34,12 @@ FIX_STYLE = "bold green"
 
 AFTER_THE_JOB = ("triage", "hang", "run")
 """Commands about a job that ran: their findings say CAUSE instead of error."""
+READ_BY = {
+    "triage": "triage reads logs, folders of logs, dumps, error files, kernel logs, and saved reports",
+    "lint": "lint reads training scripts, notebooks, shell and sbatch files, Kubernetes manifests, and launch lines",
+    "hang": "hang examines ranks; without a PID it finds those of this node",
+}
+"""What a command would have understood."""
 LABELS = {Severity.ERROR: "CAUSE", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
@@ -229,6 +235,8 @@ class _Screen:
         for examined in self._report.not_understood:
             text = f"{printable(examined.path)}: {printable(examined.reason or 'not understood')}"
             self._print(Text.assemble(("not judged: ", "bold magenta"), text), hanging=2)
+        if self._report.not_understood and self._report.command in READ_BY:
+            self._print(Text(READ_BY[self._report.command], style="dim"))
 
     def _labelled(self, label: str, text: str, style: str) -> None:
         """A label and its text, whose further lines begin below the first; nothing without a text."""

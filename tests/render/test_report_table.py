@@ -87,9 +87,10 @@ def test_of_one_job_the_cause_comes_first_with_its_line() -> None:
     )
     found = replace(found, evidence=(Evidence("slurm.out:14", "KeyError: 'x'"),))
     report = replace(CLEAN, command="triage", subject="slurm.out: 2 ranks, exit 1", findings=(found,))
-    assert render(report, "table").splitlines()[:3] == [
+    assert render(report, "table").splitlines()[:4] == [
         "slurm.out: 2 ranks, exit 1",
         "CAUSE[ENV021] rank 1 raised KeyError",
+        "  fix: Name an interface that runs, or unset the variable.",
         "  slurm.out:14 | KeyError: 'x'",
     ]
 

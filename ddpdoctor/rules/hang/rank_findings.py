@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from ddpdoctor.dumps.conflict import ranges
 from ddpdoctor.dumps.outlier import HungJob, hung_jobs
@@ -61,7 +62,15 @@ def outlier_findings(hang: Hang, wanted: Callable[[RankActivity], bool]) -> Iter
             elif rank.may_be_for_others and not job.is_outside(rank):
                 yield rank_finding(rank, _unlike_most(job, rank), severity=Severity.WARNING)
             else:
-                yield rank_finding(rank, f"{rank.process.title} {rank.words}{waiting_ranks_text(job)}")
+                finding = rank_finding(rank, f"{rank.process.title} {rank.words}{waiting_ranks_text(job)}")
+                yield finding if rank.frame is not None else replace(finding, fix=_fix_without_line(rank))
+
+
+def _fix_without_line(rank: RankActivity) -> str:
+    """The next step if no stack shows the line at which a rank is."""
+    process = rank.process
+    host = f" on {process.host}" if process.host else ""
+    return f"Run `py-spy dump --pid {process.pid}`{host}: it shows the line at which the rank is."
 
 
 def _outside(job: HungJob, rank: RankActivity) -> str:

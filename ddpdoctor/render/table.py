@@ -158,7 +158,7 @@ class _Screen:
         is_late = self._report.command in AFTER_THE_JOB and finding.role is not Role.CONSEQUENCE
         spot = place_beside(finding, self._report.host)
         if is_late:
-            head = Text(LABELS[severity], style=COLOURS[severity.value])
+            head = Text().append(LABELS[severity], style=COLOURS[severity.value])
             head.append(f"[{printable(finding.code)}]", style="not bold dim")
             head.append(f" {printable(finding.text)}", style="bold default")
             spot = _place_of_quote(finding) if finding.quote and finding.quote in finding.text else spot

@@ -456,7 +456,7 @@ class Expander:
         if operator[0] in "^,":
             return value.with_text(case_changed(value.text, operator)) if not operand else value.without_knowledge()
         if operator[0] == "/":
-            cut = _unquoted_slash(operand)
+            cut = _unquoted_slash(operand, int(operator == "//"))  # a pattern may begin with a slash
             shape, by = self.pattern(operand[:cut], at), self.single(operand[cut + 1 :], at + cut + 1)
             if not (shape.is_known and by.is_known):
                 return text_value(UNKNOWN, value, shape, by)
@@ -662,9 +662,9 @@ def _ansi(text: str) -> str:
     return re.sub(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|.)", one, text, flags=re.DOTALL)
 
 
-def _unquoted_slash(text: str) -> int:
+def _unquoted_slash(text: str, start: int = 0) -> int:
     """The index of the slash between a pattern and its replacement; the length where there is none."""
-    at = 0
+    at = start if text.startswith("/") else 0
     while at < len(text):
         if text[at] == "\\":
             at += 2

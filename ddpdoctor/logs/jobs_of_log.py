@@ -188,7 +188,7 @@ def _number(pieces: Iterable[LogPiece]) -> None:
 
 
 def _is_whole(pieces: Iterable[LogPiece], number: str) -> bool:
-    """Whether these pieces hold the first rank of a job, and the number in their names is no process id of theirs."""
+    """Whether these pieces hold the first rank of a job, and the number in their names is not a process id."""
     held = list(pieces)
     pids = {pid for piece in held for pairs in piece.pids.values() for _, pid in pairs}
     return any(0 in piece.ranks or piece.pids for piece in held) and int(number) not in pids

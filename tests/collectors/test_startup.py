@@ -106,7 +106,7 @@ LEGAL = [
     "torchrun --no-python ./run.sh",
 ]
 ELSEWHERE = [
-    "docker run --gpus all image torchrun /work/nothing.py",
+    "docker run --gpus all image torchrun /data/nothing.py",
     "docker run image python -m no.such",
     "singularity exec --nv image.sif torchrun missing.py",
     "ssh node1 torchrun train.py",

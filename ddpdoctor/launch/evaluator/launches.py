@@ -203,7 +203,7 @@ class _Runner:
                 return None
             printed.append(answer[0])
         value = joined(printed)
-        is_chosen = len(hosts) == 1  # the same host for everybody who asks: that is no difference between nodes
+        is_chosen = len(hosts) == 1  # every process gets the same host, so the value does not differ between nodes
         return replace(value, varies=value.varies - {NODE} if is_chosen else value.varies), 0
 
     def _expand(

@@ -85,7 +85,7 @@ class WorkloadObject:
 
 
 def count_of(at: At | None) -> int | None:
-    """A number of replicas: 1 where none is given, None where it is no number."""
+    """The number of replicas: 1 if none is given, None if it is not a number."""
     return 1 if at is None else number(at)
 
 

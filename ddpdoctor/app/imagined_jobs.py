@@ -14,6 +14,7 @@ from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.rank_nodes import VARIABLES, nodes_of_ranks, origin_of_variable
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
+from ddpdoctor.rules.views import submission_rules
 
 __all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes"]
 
@@ -52,7 +53,15 @@ def imagined_outcomes(
                 if (finding.code, path) not in codes and finding.worst is not Severity.NOTE
             ]
             codes |= {(finding.code, path) for finding in outcome.findings}
+            codes |= {(effect, path) for finding in outcome.findings for effect in explains.get(finding.code, ())}
             yield Outcome(findings=outcome.findings, crashed=outcome.crashed)
+    of_files = submission_rules({rule.code: rule for rule in (*comparing, *rules)}.values())
+    for path, submission in files.submissions.items():
+        outcome = judge(replace(facts, launch=None, job=None, environ=None, submission=submission), of_files)
+        outcome.findings = [finding for finding in outcome.findings if (finding.code, path) not in codes]
+        hidden = {effect for finding in outcome.findings for effect in explains.get(finding.code, ())}
+        outcome.findings = [finding for finding in outcome.findings if finding.code not in hidden]
+        yield Outcome(findings=outcome.findings, passed=outcome.passed, crashed=outcome.crashed)
 
 
 def _is_compared(job: ImaginedJob) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
@@ -37,7 +38,7 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, and `left_out` what was not understood of them.
+    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """Whether a comment on one of these lines suppresses the code."""
@@ -166,10 +168,13 @@ def _imagine(
     from ddpdoctor.facts.launch.record import Launch
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
-    run_of_file = run_job_file(text, path, environ, version, folder, _TextsOnly(files))
-    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version)
+    texts = _TextsOnly(files)
+    run_of_file = run_job_file(text, path, environ, version, folder, texts)
+    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
+    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path])
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
 
 

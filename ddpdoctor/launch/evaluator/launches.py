@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, number_of, option
-from ddpdoctor.launch.evaluator.hostfiles import slots_of_hosts
+from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, Shell, StartedCommand
@@ -109,6 +109,12 @@ class Launched:
     is_background: bool = False
     pod: Pod | None = None
     """The pods of its job, for a manifest."""
+    ranks: int | None = None
+    """How many ranks it starts on its host, where that does not follow from its words."""
+    pool: Mapping[str, int] | None = None
+    """The hosts and slots of the host file that it reads."""
+    active: Mapping[str, int] | None = None
+    """The hosts that it uses of them, with the number of their GPUs."""
 
 
 @dataclass(slots=True)
@@ -631,20 +637,50 @@ class _Runner:
     ) -> None:
         if layer.launcher is LauncherKind.PYTHON and layer.reading.script is None:
             return  # `python -c …`, `python --version`
-        self._found.launched.append(
-            Launched(
-                place=place,
-                layer=layer,
-                argv=tuple(argv),
-                words=words,
-                environ=dict(environ),
-                folder=command.folder,
-                origin=command.origin,
-                group=self._group,
-                is_certain=command.is_certain,
-                is_background=command.is_background,
-            )
+        started = Launched(
+            place=place,
+            layer=layer,
+            argv=tuple(argv),
+            words=words,
+            environ=dict(environ),
+            folder=command.folder,
+            origin=command.origin,
+            group=self._group,
+            is_certain=command.is_certain,
+            is_background=command.is_background,
         )
+        self._found.launched += self._by_deepspeed(started) if layer.launcher is LauncherKind.DEEPSPEED else [started]
+
+    def _by_deepspeed(self, started: Launched) -> list[Launched]:
+        """What the runner of deepspeed starts: its launcher on each host of the host file, by pdsh or another runner; with
+        `--no_ssh` only on its own host.
+        """
+        layer, place = started.layer, started.place
+        path = layer.value("hostfile")
+        text = self._read(path, started.folder) if path is not None and UNKNOWN not in path else None
+        pool = None if text is None else deepspeed_pool(text)
+        if pool is None:
+            return [started]
+        active = selected(pool, layer)
+        started = replace(started, pool=pool, active=None if active is None else {h: len(g) for h, g in active.items()})
+        if active is None or len(active) < 2 or layer.given("no_ssh") is not None:
+            return [started]
+        starter = Starter("deepspeed", started.origin, tuple(active))
+        return [
+            replace(
+                started,
+                place=replace(
+                    place,
+                    host=host,
+                    node=node,
+                    gpus=pool[host],
+                    via=(*place.via, "deepspeed"),
+                    starter=place.starter or starter,
+                ),
+                ranks=len(gpus),
+            )
+            for node, (host, gpus) in enumerate(list(active.items())[:MOST_NODES])
+        ]
 
 
 _LAYOUTS: Mapping[LauncherKind, Callable[[_Runner, _Starting, Place], _Layout]] = {
@@ -654,8 +690,12 @@ _LAYOUTS: Mapping[LauncherKind, Callable[[_Runner, _Starting, Place], _Layout]] 
     LauncherKind.FLUX: _Runner._flux,
 }
 _ON_HOSTS = tuple(_LAYOUTS)
-_OPEN_MPI = frozenset(("-x", "-H", "--host", "--mca", "-mca", "--allow-run-as-root", "-npernode", "--npernode", "--map-by"))
-_HYDRA = frozenset(("-genv", "-genvall", "-genvlist", "-genvnone", "-ppn", "-hosts", "-f", "-iface", "-launcher", "-perhost"))
+_OPEN_MPI = frozenset(
+    ("-x", "-H", "--host", "--mca", "-mca", "--allow-run-as-root", "-npernode", "--npernode", "--map-by")
+)
+_HYDRA = frozenset(
+    ("-genv", "-genvall", "-genvlist", "-genvnone", "-ppn", "-hosts", "-f", "-iface", "-launcher", "-perhost")
+)
 
 
 def _origin(value: Value, command: StartedCommand) -> Origin:

@@ -111,7 +111,7 @@ def _lsf(rows: list[tuple[str, Origin]]) -> Allocation:
         nodes_are_known=nodes is not None,
         is_array=re.search(r"-J\s+\S*\[", text) is not None,
         scheduler="LSF",
-        places={"-gpu": origin for option, origin in rows if "-gpu" in option},
+        places=next(({"-gpu": origin} for option, origin in rows if "-gpu" in option), {}),
         variables=variables,
         texts={LSF_HOSTFILE: "".join(f"{host}\n" for host in hosts)} if nodes is not None else {},
     )

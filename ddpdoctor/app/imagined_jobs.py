@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.collectors.launch_files import LaunchFiles
@@ -16,20 +16,27 @@ from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
 from ddpdoctor.rules.views import submission_rules
 
-__all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes"]
+__all__ = ["ImaginingRules", "has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes"]
+
+
+@dataclass(frozen=True)
+class ImaginingRules:
+    """What judges imagined jobs: rules for lines and jobs, those that compare nodes, and all that look at whole files."""
+
+    of_lines: tuple[Rule, ...]
+    comparing: tuple[Rule, ...]
+    of_files: Iterable[Rule]
 
 
 def imagined_outcomes(
-    files: LaunchFiles, facts: Facts, rules: Iterable[Rule], comparing: Iterable[Rule], known: Iterable[Finding]
+    files: LaunchFiles, facts: Facts, judging: ImaginingRules, known: Iterable[Finding]
 ) -> Iterator[Outcome]:
     """What the rules find in the jobs on several hosts that the files start.
 
     Args:
-        rules: what judges launch lines and jobs.
-        comparing: what compares the nodes of a job.
         known: findings of the launch lines as written: what they report or explain is not repeated.
     """
-    rules, comparing = tuple(rules), tuple(comparing)
+    rules, comparing = judging.of_lines, judging.comparing
     explains = {rule.code: rule.explains for rule in rules}
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
@@ -55,7 +62,7 @@ def imagined_outcomes(
             codes |= {(finding.code, path) for finding in outcome.findings}
             codes |= {(effect, path) for finding in outcome.findings for effect in explains.get(finding.code, ())}
             yield Outcome(findings=outcome.findings, crashed=outcome.crashed)
-    of_files = submission_rules({rule.code: rule for rule in (*comparing, *rules)}.values())
+    of_files = submission_rules(judging.of_files)
     for path, submission in files.submissions.items():
         outcome = judge(replace(facts, launch=None, job=None, environ=None, submission=submission), of_files)
         outcome.findings = [finding for finding in outcome.findings if (finding.code, path) not in codes]

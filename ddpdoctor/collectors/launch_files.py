@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
@@ -18,6 +19,9 @@ from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
 
+if TYPE_CHECKING:
+    from ddpdoctor.launch.evaluator.task_files import TaskFile
+
 __all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
 
 MAX_BYTES = 1 << 20
@@ -27,6 +31,7 @@ CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
+_DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dockerfile)(?:\.[\w-]+)?$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
@@ -132,8 +137,12 @@ def _read(
     count = text.count("\n") + (not text.endswith("\n"))
     if _YAML_NAME.search(path):
         from ddpdoctor.launch.evaluator.manifests import imagined_manifest_jobs
+        from ddpdoctor.launch.evaluator.task_files import yaml_task
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
+        task = yaml_task(text, path, version)
+        if task is not None and (task.lines or task.jobs):
+            return _of_task(path, task, found, count)
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
@@ -142,6 +151,10 @@ def _read(
             return ExaminedInput(path, "manifest", lines=count)
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
+    if _DOCKERFILE.search(path):
+        from ddpdoctor.launch.evaluator.task_files import dockerfile_task
+
+        return _of_task(path, dockerfile_task(text, path, version), found, count)
     if _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
@@ -159,6 +172,15 @@ def _read(
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
     )
+
+
+def _of_task(path: str, task: TaskFile, found: LaunchFiles, count: int) -> ExaminedInput:
+    """A SkyPilot task, a Compose file or a Dockerfile."""
+    found.lines[path], found.jobs[path] = task.lines, task.jobs
+    found.submissions[path], found.left_out[path] = task.submission, task.left_out
+    is_understood = bool(task.lines or task.jobs or task.submission.word_lists)
+    reason = None if is_understood else "no launch line found"
+    return ExaminedInput(path, "manifest", is_understood=is_understood, lines=count, reason=reason)
 
 
 def _imagine(

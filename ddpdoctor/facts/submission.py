@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
 
-__all__ = ["ClusterService", "Grant", "Launcher", "Part", "Step", "Submission", "Task"]
+__all__ = ["ClusterService", "Grant", "Launcher", "Part", "Step", "Submission", "Task", "WordList"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,26 @@ class ClusterService:
 
 
 @dataclass(frozen=True, slots=True)
+class WordList:
+    """A command that no shell reads: `words` of a Dockerfile's CMD or ENTRYPOINT, and the variables that they name."""
+
+    instruction: str
+    words: tuple[str, ...]
+    names: tuple[str, ...]
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
-    """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground."""
+    """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
+
+    `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
+    """
 
     file: str
     steps: tuple[Step, ...] = ()
     grant: Grant = field(default_factory=Grant)
     is_awaited: bool = True
     services: tuple[ClusterService, ...] = ()
+    names: frozenset[str] | None = None
+    word_lists: tuple[WordList, ...] = ()

@@ -125,6 +125,11 @@ class ImaginedRun:
     allocation: Allocation = field(default_factory=Allocation)
     left_out: list[str] = field(default_factory=list)
 
+    def add_groups(self, groups: Sequence[Sequence[Launched]]) -> None:
+        """Add jobs: each gets a group of its own."""
+        for number, members in enumerate(groups, len(self.launched) + 1):
+            self.launched += [replace(each, group=number, is_background=False) for each in members]
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedCommand:

@@ -24,7 +24,7 @@ from ddpdoctor.launch.manifests.manifest import is_template
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.rendezvous import plan_of
 
-__all__ = ["imagined_manifest_jobs", "pods_of_manifest"]
+__all__ = ["PodLaunch", "by_master", "counted", "imagined_manifest_jobs", "plan_of_launched", "pods_of_manifest"]
 
 MOST_STATEMENTS = 8_000
 """Statements that all shells of a manifest execute."""
@@ -57,7 +57,7 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
         if work is None:
             continue
         found.left_out += work.left_out
-        started: list[_Started] = []
+        started: list[PodLaunch] = []
         for pod in work.pods[:room]:
             if budget.statements <= 0 or launched >= MOST_LAUNCHED:
                 found.left_out.append(f"{work.kind} {work.name}: more than is imagined, from {pod.name} on")
@@ -70,7 +70,7 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
                 run = run_placed(command, version, budget)
                 found.left_out += run.left_out
                 own = [replace(each, pod=pod.pod) for each in run.launched]
-                started += _counted(own, pod.world, count)
+                started += counted(own, pod.world, count)
                 launched += len(run.launched)
                 count += bool(run.launched)
         room -= min(room, len(work.pods))
@@ -82,14 +82,14 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class PodLaunch:
     """What a pod starts, and what it has in common with the same in other pods of the job."""
 
     launched: Launched
     key: tuple[object, ...]
 
 
-def _counted(launched: Sequence[Launched], world: str, container: int) -> Iterator[_Started]:
+def counted(launched: Sequence[Launched], world: str, container: int) -> Iterator[PodLaunch]:
     """The launches of a container with what tells them apart: the only one, else its script and how often it came before.
 
     Ranks started by a launcher are never one job with a plain program that prepares something for them.
@@ -110,22 +110,22 @@ def _counted(launched: Sequence[Launched], world: str, container: int) -> Iterat
             key = (world, container) if is_main else (world, container, *named, seen[named])
             seen[named] += 1
         for each in members:
-            yield _Started(replace(each, is_background=False), key)
+            yield PodLaunch(replace(each, is_background=False), key)
 
 
-def _jobs(work: Workload, started: Sequence[_Started], version: Version) -> Iterator[list[Launched]]:
+def _jobs(work: Workload, started: Sequence[PodLaunch], version: Version) -> Iterator[list[Launched]]:
     """The jobs of an object: what its pods start together, unless they are as many whole jobs as there are masters."""
     together: dict[tuple[object, ...], list[Launched]] = {}
     for each in started:
         together.setdefault(each.key, []).append(each.launched)
     for members in together.values():
-        plans = [plan for each in members if (plan := _plan(each, version)) is not None]
+        plans = [plan for each in members if (plan := plan_of_launched(each, version)) is not None]
         if len(plans) != len(members) or len(members) < 2:
             yield members
         elif all(plan.nnodes == (1, 1) for plan in plans) and not (work.is_gang and not _is_meant(plans)):
             yield from ([each] for each in members)
         else:
-            yield from _by_master(members, plans)
+            yield from by_master(members, plans)
 
 
 def _is_meant(plans: Sequence[Plan]) -> bool:
@@ -133,7 +133,7 @@ def _is_meant(plans: Sequence[Plan]) -> bool:
     return all(plan.is_standalone for plan in plans)
 
 
-def _by_master(members: list[Launched], plans: Sequence[Plan]) -> Iterator[list[Launched]]:
+def by_master(members: list[Launched], plans: Sequence[Plan]) -> Iterator[list[Launched]]:
     """One job for each master where each has just the nodes that it waits for; else all are one job."""
     parts: dict[tuple[str | None, int | None], list[int]] = {}
     for at, plan in enumerate(plans):
@@ -145,7 +145,7 @@ def _by_master(members: list[Launched], plans: Sequence[Plan]) -> Iterator[list[
         yield members
 
 
-def _plan(each: Launched, version: Version) -> Plan | None:
+def plan_of_launched(each: Launched, version: Version) -> Plan | None:
     """What a torchrun will do; None for another program."""
     if each.layer.launcher not in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
         return None
@@ -172,7 +172,7 @@ class _Services:
 
     def without_aliases(self, members: list[Launched], version: Version) -> list[Launched]:
         """The launches, with hosts whose names cannot be compared with the master where that may be a Service of a pod."""
-        masters = {plan.host for each in members if (plan := _plan(each, version)) is not None and plan.host}
+        masters = {plan.host for each in members if (plan := plan_of_launched(each, version)) is not None and plan.host}
         names = {each.place.host for each in members}
         if all(self._is_compared(master, names) for master in masters):
             return members

@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
-from ddpdoctor.facts.submission import Launcher, Submission
+from ddpdoctor.facts.submission import Launcher, Submission, Task
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, number, option
 from ddpdoctor.rules import cause
@@ -84,6 +84,11 @@ def nodes_of_step(submission: Submission) -> Iterator[Finding]:
     told = set()
     for step, task, agent in agents_of(submission):
         launcher, expected = task.launcher, agent.plan.nnodes
+        if launcher is None and submission.grant.scheduler == "SkyPilot":
+            found = _on_every_node(submission, task, agent)
+            if found is not None:
+                yield found
+                return
         if launcher is None or launcher.name not in _STARTERS or step.is_background or submission.grant.is_array:
             continue
         started = len(launcher.hosts)
@@ -102,6 +107,16 @@ def nodes_of_step(submission: Submission) -> Iterator[Finding]:
         label = f"start it on all {size} nodes" if is_partial else f"use {started}"
         meant = f"{expected[1]} nodes" if is_partial else str(started)
         yield at_mark(submission, mark, text, seen=str(expected[1]), expected=meant, label=label)
+
+
+def _on_every_node(submission: Submission, task: Task, agent: Agent) -> Finding | None:
+    """SkyPilot runs the text on all of its nodes."""
+    count, expected, word = submission.grant.nodes, agent.plan.nnodes, agent.plan.settings["nnodes"].word
+    if count is None or expected is None or expected[0] <= count <= expected[1] or word is None or expected == (1, 1):
+        return None
+    text = f"{_spelled(agent, expected)}, but num_nodes is {count}"
+    meant = "$SKYPILOT_NUM_NODES"
+    return at_mark(submission, mark_of(task, word), text, seen=str(expected[1]), expected=meant, label=f"use {meant}")
 
 
 _STARTERS = ("srun", "jsrun", "flux", "mpiexec", "mpirun")

@@ -44,8 +44,7 @@ def imagined_outcomes(
         rule for rule in rules if "job" in (*rule.needs, *rule.wants) or rule.code == operator_settings_overridden.code
     )
     for path, jobs in files.jobs.items():
-        examined = files.inputs.get(path)
-        is_manifest = examined is not None and examined.kind == "manifest"  # its lines are judged with their pods
+        is_manifest = any(line.pod is not None for line in files.lines.get(path, ()))  # judged with their pods
         for job in jobs:
             if not _is_compared(job):
                 continue

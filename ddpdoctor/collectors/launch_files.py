@@ -146,7 +146,8 @@ def _read(
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
-        found.jobs[path], found.left_out[path] = imagined_manifest_jobs(text, path, version)
+        jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
+        found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
         if lines:
             return ExaminedInput(path, "manifest", lines=count)
         why = "not YAML" if failures else why_no_launch(path, text)

@@ -9,7 +9,18 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
 
-__all__ = ["ClusterService", "Grant", "Launcher", "Part", "Step", "Submission", "Task", "WordList"]
+__all__ = [
+    "ClusterService",
+    "Grant",
+    "Launcher",
+    "Part",
+    "PodSet",
+    "RayGroup",
+    "Step",
+    "Submission",
+    "Task",
+    "WordList",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,25 @@ class ClusterService:
 
 
 @dataclass(frozen=True, slots=True)
+class PodSet:
+    """The pods of a Job: how many run at a time of those that it needs; `at` is where that is written."""
+
+    pods: tuple[str, ...]
+    at_once: int
+    needed: int
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class RayGroup:
+    """The pods of one group of a Ray cluster: the GPUs that Ray is told of, and those that the container has."""
+
+    told: int
+    gpus: int
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
 class WordList:
     """A command that no shell reads: `words` of a Dockerfile's CMD or ENTRYPOINT, and the variables that they name."""
 
@@ -142,3 +172,5 @@ class Submission:
     services: tuple[ClusterService, ...] = ()
     names: frozenset[str] | None = None
     word_lists: tuple[WordList, ...] = ()
+    pod_sets: tuple[PodSet, ...] = ()
+    ray_groups: tuple[RayGroup, ...] = ()

@@ -229,7 +229,10 @@ class _Runner:
 
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
-        place = Place(allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task)
+        unset = _OF_MPI_TASKS - environ.keys() if _STARTS_MPI.search(text) else frozenset()
+        place = Place(
+            allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
+        )
         outside = {name: Value(value) for name, value in environ.items()}
         shell = self._shell(place, {**outside, **allocation.environ()}, folder)
         shell.name = Value(file)
@@ -688,6 +691,11 @@ class _Runner:
         ]
 
 
+_STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
+_OF_MPI_TASKS = frozenset(
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")
+)
+"""Variables that only tasks have: a script that starts them itself runs in none."""
 _LAYOUTS: Mapping[LauncherKind, Callable[[_Runner, _Starting, Place], _Layout]] = {
     LauncherKind.SRUN: _Runner._srun,
     LauncherKind.MPIRUN: _Runner._mpirun,

@@ -12,7 +12,9 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.cluster_services import pod_set, ray_groups, services_of_manifest
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_placed
 from ddpdoctor.launch.evaluator.objects import Workload, objects_of
@@ -20,6 +22,7 @@ from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps
 from ddpdoctor.launch.evaluator.scalars import Manifest
 from ddpdoctor.launch.evaluator.shell import Budget
+from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.rendezvous import plan_of
@@ -35,14 +38,34 @@ MOST_LAUNCHED = 1_024
 _ORDINAL = re.compile(r".*-\d+")
 
 
-def imagined_manifest_jobs(text: str, file: str, version: Version) -> tuple[tuple[ImaginedJob, ...], tuple[str, ...]]:
-    """The jobs that the pods of a manifest run, and what of it is not imagined."""
-    run = pods_of_manifest(text, file, version)
-    return jobs_of_run(run, Launch(), file, text, version), tuple(dict.fromkeys(run.left_out))
+def imagined_manifest_jobs(
+    text: str, file: str, version: Version
+) -> tuple[tuple[ImaginedJob, ...], tuple[str, ...], Submission]:
+    """The jobs that the pods of a manifest run, what of it is not imagined, and both as one fact."""
+    works: list[tuple[At, Workload]] = []
+    run = pods_of_manifest(text, file, version, works)
+    jobs = jobs_of_run(run, Launch(), file, text, version)
+    submission = submission_of(file, text, run, jobs)
+    if not is_template(text):
+        objects = list(objects_of(documents(file, text)[0]))
+        sets = (pod_set(root, work) for root, work in works)
+        submission = replace(
+            submission,
+            services=services_of_manifest(objects, works),
+            pod_sets=tuple(each for each in sets if each is not None),
+            ray_groups=ray_groups(objects),
+        )
+    return jobs, tuple(dict.fromkeys(run.left_out)), submission
 
 
-def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
-    """What the pods of all objects of a manifest start. What belongs to one job has one group."""
+def pods_of_manifest(
+    text: str, file: str, version: Version, works: list[tuple[At, Workload]] | None = None
+) -> ImaginedRun:
+    """What the pods of all objects of a manifest start. What belongs to one job has one group.
+
+    Args:
+        works: gets the objects that start pods.
+    """
     found = ImaginedRun()
     if is_template(text):
         found.left_out.append("a template: its values are not known")
@@ -57,6 +80,8 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
         if work is None:
             continue
         found.left_out += work.left_out
+        if works is not None:
+            works.append((root, work))
         started: list[PodLaunch] = []
         for pod in work.pods[:room]:
             if budget.statements <= 0 or launched >= MOST_LAUNCHED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
 from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of, option_mark
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -250,6 +251,24 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
         told.add((mark.line, mark.column))
         text = f"{processes} processes on {task.host}, which has {_gpus(gpus)}"
         yield at_mark(submission, mark, text, seen=str(processes), expected=f"at most {gpus}", label=f"use {gpus}")
+    for task, ranks in _crowds(submission):
+        gpus = task.gpus
+        if gpus and ranks > gpus:
+            mark = option_mark(submission, task, "-np", "-n")
+            text = f"mpirun starts {ranks} ranks on {task.host}, which has {_gpus(gpus)}"
+            label, severity = f"use {gpus} per host", Severity.WARNING
+            yield at_mark(submission, mark, text, seen=str(ranks), expected=str(gpus), label=label, severity=severity)
+            return
+
+
+def _crowds(submission: Submission) -> Iterator[tuple[Task, int]]:
+    """The hosts of an MPIJob with the ranks that its mpirun starts on each."""
+    for step in submission.steps:
+        sizes = Counter(task.host for task in step.tasks if task.via[-1:] == ("mpirun",) and task.line.pod is None)
+        is_of_pods = submission.grant.scheduler == "" and submission.file.endswith((".yaml", ".yml"))
+        for task in step.tasks if is_of_pods and step.is_certain else ():
+            if sizes[task.host] and task.local == 0 and task.layer.launcher is LauncherKind.PYTHON:
+                yield task, sizes[task.host]
 
 
 def _processes_of_tasks(submission: Submission) -> Iterator[tuple[Task, int, Word | None]]:

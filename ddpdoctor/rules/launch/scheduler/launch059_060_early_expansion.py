@@ -9,10 +9,12 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 
 __all__ = ["EARLY"]
 
@@ -117,3 +119,19 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
             text = f"{given.written} is empty"
             label = "its variable is not set here"
             yield point(launch, line, given.value_word, text, "a number", edits, label=label)
+
+
+@scheduler_variable_unset.look
+def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
+    """The job file expands a variable where nothing has set it."""
+    told = set()
+    for _, task, agent in agents_of(submission):
+        for dest in ("nnodes", "node_rank"):
+            given = agent.layer.given(dest)
+            if given is None or given.value != "" or given.word in told:
+                continue
+            told.add(given.word)
+            text = f"{given.written} is empty: its variable is not set here"
+            mark = mark_of(task, given.value_word)
+            yield at_mark(submission, mark, text, seen="", expected="a number", label="its variable is not set here")
+            return

@@ -126,7 +126,7 @@ def plan_without_ssh(layer: Layer, slots: Mapping[str, int]) -> Plan | None:
     Args:
         slots: the hosts that it uses of its host file, with the number of their GPUs.
     """
-    defaults = {"node_rank": "-1", "master_addr": None, "master_port": str(DEFAULT_PORT)}
+    defaults = {"node_rank": None, "master_addr": None, "master_port": str(DEFAULT_PORT)}
     settings = _static_settings(layer, {dest: dest for dest in defaults}, defaults, ())
     settings["nnodes"] = PlanSetting(str(len(slots)), "default")
     settings["rdzv_backend"] = PlanSetting("static", "default")

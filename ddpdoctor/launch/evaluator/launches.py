@@ -226,6 +226,7 @@ class _Runner:
         self._others: dict[str, int] = {}
         self._written: dict[str, str | None] = dict(allocation.texts)
         self._group = 0
+        self._source, self._file = "", ""
 
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
@@ -236,6 +237,7 @@ class _Runner:
         outside = {name: Value(value) for name, value in environ.items()}
         shell = self._shell(place, {**outside, **allocation.environ()}, folder)
         shell.name = Value(file)
+        self._source, self._file = text, file
         shell.run(text, lambda start, end: Origin(file, start, end))
         for command in shell.started:
             self._group += 1
@@ -394,7 +396,7 @@ class _Runner:
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
-        shell.run(text.text, self._inside.get(text.text, lambda start, end: origin))
+        shell.run(text.text, self._inside.get(text.text) or self._written_at(text) or (lambda start, end: origin))
         for started in shell.started:
             if not place.via:  # on one host its statements run one after the other
                 self._group += 1
@@ -404,6 +406,14 @@ class _Runner:
                 is_background=started.is_background or command.is_background,
             )
             self._expand(certain, started.argv, started.environ, place, depth + 1)
+
+    def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
+        """Where the characters of a text stand that the file has as it is, such as that of `bash -c '…'`."""
+        if len(text.origins) != 1:
+            return None
+        whole = text.origins[0]
+        at = self._source.find(text.text, whole.start, whole.end) if whole.file == self._file and text.text else -1
+        return None if at < 0 else lambda start, end: Origin(whole.file, at + start, at + end)
 
     def _remote(self, command: StartedCommand, argv: Sequence[Value], layer: Layer, place: Place, depth: int) -> None:
         """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment."""

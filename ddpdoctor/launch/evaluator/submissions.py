@@ -18,6 +18,8 @@ __all__ = ["submission_of"]
 
 _WAITS = re.compile(r"(?:^|[\s;&])(?:wait|sleep|tail|fg|while|until|inotifywait|squeue)\b")
 """What keeps a script running after a background statement."""
+_SHOWN = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+"""Variables at whose place a finding may point."""
 
 
 def submission_of(
@@ -89,6 +91,7 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
         active=None if member.active is None else dict(member.active),
         varying=tuple(at for at, value in enumerate(member.argv) if ARRAY in value.varies),
         script=None if script is None else scripts.get(script.text),
+        set_at={name: places.mark(v.origins[0]) for name in _SHOWN if (v := member.environ.get(name)) and v.origins},
     )
 
 

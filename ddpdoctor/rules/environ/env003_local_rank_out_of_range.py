@@ -76,7 +76,7 @@ def local_ranks_beyond_the_node(submission: Submission) -> Iterator[Finding]:
             rank, size = int(text) if text.isdigit() else None, sizes[task.host]
             if rank is None or rank < max(size, task.gpus or 0) or task.layer.launcher is not LauncherKind.PYTHON:
                 continue
-            mark = task.line.places.get("LOCAL_RANK") or option_mark(submission, task)
+            mark = task.set_at.get("LOCAL_RANK") or option_mark(submission, task)
             message = f"LOCAL_RANK={rank} on {task.host}, which has {count_of(size, 'rank')}"
             expected = f"0 to {size - 1}"
             yield at_mark(submission, mark, message, seen=text, expected=expected, label="number it per node")

@@ -243,7 +243,7 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
     for task, processes, word in _processes_of_tasks(submission):
         gpus = task.gpus if task.slots is None else task.slots.get(task.host)
         is_of_cpu = task.script is not None and not task.script.nccl
-        if not gpus or processes <= gpus or is_of_cpu or CVD in task.line.places:
+        if not gpus or processes <= gpus or is_of_cpu or CVD in task.set_at:
             continue
         mark = mark_of(task, word)
         if (mark.line, mark.column) in told:

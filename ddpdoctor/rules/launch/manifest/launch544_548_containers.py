@@ -64,7 +64,7 @@ def _masters(submission: Submission) -> Iterator[tuple[Task, str, Mark]]:
         for task in step.tasks if not step.job.agents and len(step.hosts) > 1 else ():
             master = task.line.environ.variables.get("MASTER_ADDR")
             if is_known(master) and master:
-                yield task, master, task.line.places.get("MASTER_ADDR") or option_mark(submission, task)
+                yield task, master, task.set_at.get("MASTER_ADDR") or option_mark(submission, task)
 
 
 def _is_address(text: str) -> bool:

@@ -66,7 +66,7 @@ def _masters(submission: Submission) -> Iterator[tuple[str, int | None, int, Mar
 
 
 def _place(submission: Submission, task: Task) -> Mark:
-    return task.line.places.get("MASTER_ADDR") or option_mark(submission, task)
+    return task.set_at.get("MASTER_ADDR") or option_mark(submission, task)
 
 
 def _wrong(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
@@ -128,7 +129,8 @@ def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
     for _, task, agent in agents_of(submission):
         for dest in ("nnodes", "node_rank"):
             given = agent.layer.given(dest)
-            if given is None or given.value != "" or given.word in told:
+            is_of_operator = task.line.pod is not None and task.line.pod.operator is Operator.PYTORCHJOB
+            if given is None or given.value != "" or given.word in told or is_of_operator:
                 continue
             told.add(given.word)
             text = f"{given.written} is empty: its variable is not set here"

@@ -82,14 +82,16 @@ def is_one_of_several(line: LaunchLine, srun: Layer) -> bool:
 def nodes_of_step(submission: Submission) -> Iterator[Finding]:
     """A launcher of the job file starts torchrun or accelerate on another number of nodes than it waits for."""
     told = set()
-    for step, task, agent in agents_of(submission):
+    if any(step.is_background for step in submission.steps):
+        return  # several steps may be one job
+    for _, task, agent in agents_of(submission):
         launcher, expected = task.launcher, agent.plan.nnodes
         if launcher is None and submission.grant.scheduler == "SkyPilot":
             found = _on_every_node(submission, task, agent)
             if found is not None:
                 yield found
                 return
-        if launcher is None or launcher.name not in _STARTERS or step.is_background or submission.grant.is_array:
+        if launcher is None or launcher.name not in _STARTERS or submission.grant.is_array:
             continue
         started = len(launcher.hosts)
         if expected is None or agent.plan.is_standalone or not _is_counted(submission, launcher):

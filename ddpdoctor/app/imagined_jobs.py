@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ddpdoctor.app.lint_lines import environ_of
@@ -25,7 +25,7 @@ class ImaginingRules:
 
     of_lines: tuple[Rule, ...]
     comparing: tuple[Rule, ...]
-    of_files: Iterable[Rule]
+    of_files: tuple[Rule, ...]
 
 
 def imagined_outcomes(
@@ -37,9 +37,10 @@ def imagined_outcomes(
         known: findings of the launch lines as written: what they report or explain is not repeated.
     """
     rules, comparing = judging.of_lines, judging.comparing
-    explains = {rule.code: rule.explains for rule in rules}
+    explains = {rule.code: rule.explains for rule in judging.of_files}
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
+    yield from _of_files(files, facts, judging, explains, codes)
     of_jobs = tuple(
         rule for rule in rules if "job" in (*rule.needs, *rule.wants) or rule.code == operator_settings_overridden.code
     )
@@ -61,12 +62,24 @@ def imagined_outcomes(
             codes |= {(finding.code, path) for finding in outcome.findings}
             codes |= {(effect, path) for finding in outcome.findings for effect in explains.get(finding.code, ())}
             yield Outcome(findings=outcome.findings, crashed=outcome.crashed)
+
+
+def _of_files(
+    files: LaunchFiles,
+    facts: Facts,
+    judging: ImaginingRules,
+    explains: Mapping[str, tuple[str, ...]],
+    codes: set[tuple[str, str | None]],
+) -> Iterator[Outcome]:
+    """What the looks at whole files find; `codes` gets what need not be reported again."""
     of_files = submission_rules(judging.of_files)
     for path, submission in files.submissions.items():
         outcome = judge(replace(facts, launch=None, job=None, environ=None, submission=submission), of_files)
-        outcome.findings = [finding for finding in outcome.findings if (finding.code, path) not in codes]
         hidden = {effect for finding in outcome.findings for effect in explains.get(finding.code, ())}
-        outcome.findings = [finding for finding in outcome.findings if finding.code not in hidden]
+        outcome.findings = [
+            finding for finding in outcome.findings if finding.code not in hidden and (finding.code, path) not in codes
+        ]
+        codes |= {(code, path) for code in (*hidden, *(finding.code for finding in outcome.findings))}
         yield Outcome(findings=outcome.findings, passed=outcome.passed, crashed=outcome.crashed)
 
 

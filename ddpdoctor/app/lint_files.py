@@ -49,7 +49,7 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    imagining = ImaginingRules(rules, tuple(comparing), rules_for(request, AREAS))
+    imagining = ImaginingRules(rules, tuple(comparing), tuple(rules_for(request, AREAS)))
     for outcome in imagined_outcomes(files, facts, imagining, known):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)

@@ -69,7 +69,7 @@ class Allocation:
         }
         if self.tasks is not None or self.tasks_per_node is not None:
             fixed["SLURM_NTASKS"] = fixed["SLURM_NPROCS"] = str(self.tasks_by_default)
-        if self.tasks_per_node is not None:
+        if self.tasks_per_node is not None and not self.components:
             fixed["SLURM_NTASKS_PER_NODE"] = str(self.tasks_per_node)
         if self.gpus_per_node is not None:
             fixed["SLURM_GPUS_ON_NODE"] = str(self.gpus_per_node)

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, number_of, option
+from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
 from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
@@ -472,16 +472,22 @@ class _Runner:
         steps = [(part, *self._step(layer, part)) for part in parts]
         everywhere = tuple(host for _, hosts, _ in steps for host in hosts)
         total = sum(count for _, _, count in steps)
+        of_all = _of_all_components(everywhere) if len(parts) > 1 else {}
         for part, hosts, count in steps:
             per_task = number_of((option(layer, "--gpus-per-task") or "").rpartition(":")[2]) or part.gpus_per_task
             gpus = gpus_of(layer) or per_task or part.gpus_per_node
             for task in range(min(count, MOST_TASKS)):
                 node, local = _placed(task, count, len(hosts))
                 at = first_node + node
-                own = _task_variables(number_of_task + task, at, local, total, everywhere)
+                own = _task_variables(number_of_task + task, at, local, total, everywhere) | of_all
                 tasks.append(_Task(hosts[node], at, number_of_task + task, local, gpus, own))
             number_of_task, first_node = number_of_task + count, first_node + len(hosts)
         base, withheld = self._exported(what)
+        per_node = option(layer, "--ntasks-per-node")
+        if per_node is not None:
+            base["SLURM_NTASKS_PER_NODE"] = what.value(per_node)
+        elif self._allocation.components and parts[-1].tasks_per_node is not None:
+            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node))
         return tasks, base, withheld
 
     def _parts(self, layer: Layer) -> tuple[Allocation, ...]:
@@ -806,6 +812,7 @@ def _of_task(number: int) -> Value:
 
 
 def _task_variables(task: int, node: int, local: int, tasks: int, hosts: Sequence[str]) -> dict[str, Value]:
+    """What srun sets in a task: the sizes are those of the step."""
     return {
         "SLURM_PROCID": _of_task(task),
         "SLURM_LOCALID": _of_task(local),
@@ -813,9 +820,17 @@ def _task_variables(task: int, node: int, local: int, tasks: int, hosts: Sequenc
         "SLURMD_NODENAME": Value(hosts[node], varies=frozenset((NODE,))),
         "SLURM_NTASKS": Value(str(tasks)),
         "SLURM_NPROCS": Value(str(tasks)),
+        "SLURM_NNODES": Value(str(len(hosts))),
+        "SLURM_NODELIST": Value(host_list(tuple(hosts))),
+        "SLURM_STEP_NODELIST": Value(host_list(tuple(hosts))),
         "SLURM_STEP_NUM_NODES": Value(str(len(hosts))),
         "SLURM_STEP_NUM_TASKS": Value(str(tasks)),
     }
+
+
+def _of_all_components(hosts: tuple[str, ...]) -> dict[str, Value]:
+    """What the tasks of a step over several components see as the size of the job."""
+    return {"SLURM_JOB_NUM_NODES": Value(str(len(hosts))), "SLURM_JOB_NODELIST": Value(host_list(hosts))}
 
 
 def _per_node(layer: Layer) -> int | None:

@@ -133,7 +133,13 @@ def _all_reach(nodes: Nodes) -> bool:
     return bool(nodes.links) and all(link.works for link in nodes.links)
 
 
-@cause("ENV030", "env-not-propagated", Severity.ERROR, scope=CauseScope.FACTS_OF_NODES)
+@cause(
+    "ENV030",
+    "env-not-propagated",
+    Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
+    explains=("ENV016", "ENV020", "LAUNCH032", "LAUNCH060"),
+)
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that affect the job are set on some nodes and not on others.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.job import Agent
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
-__all__ = ["agents_of", "at_mark", "count_of", "mark_of", "option_mark", "source_of"]
+__all__ = ["agents_of", "at_mark", "count_of", "launchers_of", "mark_of", "option_mark", "source_of"]
 
 
 def agents_of(submission: Submission, *, certain: bool = True) -> Iterator[tuple[Step, Task, Agent]]:
@@ -22,6 +24,14 @@ def agents_of(submission: Submission, *, certain: bool = True) -> Iterator[tuple
             agent = agents.get(id(task.line))
             if agent is not None and not agent.layer.is_garbled and not agent.layer.reading.is_help:
                 yield step, task, agent
+
+
+def launchers_of(submission: Submission) -> Iterator[tuple[Task, Layer]]:
+    """Every torchrun that certainly runs, also one whose words its parser refuses."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            if task.layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
+                yield task, task.layer
 
 
 def mark_of(task: Task, word: Word | None) -> Mark:

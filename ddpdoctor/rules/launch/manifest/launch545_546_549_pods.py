@@ -127,10 +127,10 @@ def pods_not_at_the_same_time(submission: Submission) -> Iterator[Finding]:
 
 @cause("LAUNCH549", "ray-told-other-gpus", Severity.ERROR)
 def ray_told_other_gpus(submission: Submission) -> Iterator[Finding]:
-    """Ray is told of more GPUs than the containers of its pods have.
+    """Ray is given more GPUs than the containers of its pods have.
 
     ## Why it matters
-    Ray places as many workers on the pod as it was told. Those without a GPU fail with `CUDA error: invalid device
+    Ray places as many workers on the pod as it was given GPUs. Those without a GPU fail with `CUDA error: invalid device
     ordinal`, or share a GPU, on which NCCL fails with `Duplicate GPU detected`.
 
     ## Fix

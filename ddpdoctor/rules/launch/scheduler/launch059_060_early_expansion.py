@@ -15,7 +15,7 @@ from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
+from ddpdoctor.rules.launch.submitted import at_mark, launchers_of, mark_of
 
 __all__ = ["EARLY"]
 
@@ -80,6 +80,7 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     "LAUNCH060",
     "scheduler-variable-unset",
     Severity.ERROR,
+    explains=("LAUNCH501",),
     yields_to=("ENV010",),
     speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
@@ -126,9 +127,9 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
 def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
     """The job file expands a variable where nothing has set it."""
     told = set()
-    for _, task, agent in agents_of(submission):
+    for task, layer in launchers_of(submission):
         for dest in ("nnodes", "node_rank"):
-            given = agent.layer.given(dest)
+            given = layer.given(dest)
             is_of_operator = task.line.pod is not None and task.line.pod.operator is Operator.PYTORCHJOB
             if given is None or given.value != "" or given.word in told or is_of_operator:
                 continue

@@ -436,7 +436,9 @@ class _Beside:
             joined = 0
             while joined < 3:
                 line = self._job.stdout.readline()
-                assert line, "the job ended before its ranks had joined"
+                if not line:
+                    self.__exit__()
+                    raise AssertionError("the job ended before its ranks had joined")
                 joined += line.count("joined")
             time.sleep(1)
         return self

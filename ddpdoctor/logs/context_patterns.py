@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.facts.nccl_line import without_function
 
 __all__ = ["CONTEXT_PATTERNS", "context_lines"]
 
@@ -106,6 +107,6 @@ def context_lines(log: Log, name: str) -> Iterator[tuple[LogLine, re.Match[str]]
     """The lines of the log that carry this mark, taken apart."""
     known = re.compile(CONTEXT_PATTERNS[name])
     for line in log.lines:
-        found = known.search(line.text)
+        found = known.search(without_function(line.text))
         if found is not None:
             yield line, found

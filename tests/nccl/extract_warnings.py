@@ -20,9 +20,14 @@ RELEASES = (
 """The last public tag of each minor version from 2.18 on."""
 
 _CALL = re.compile(r"\bWARN\s*\(")
-_TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\b(PRI[a-zA-Z0-9]+)\b|([(),])|//[^\n]*|/\*.*?\*/|\\\n|[^"(),/\\]+|.', re.DOTALL)
+_TOKEN = re.compile(
+    r'"((?:[^"\\\n]|\\.)*)"|\b(PRI[a-zA-Z0-9]+)\b|([(),])|//[^\n]*|/\*.*?\*/|\\\n|[^"(),/\\]+|.', re.DOTALL
+)
 _NAME = re.compile(r"\s*#?\s*[a-z]\w*\s*(?:\\\n\s*)?")
-_FUNCTION = re.compile(r"^(?!#|\s|//|typedef|struct|NCCL_PARAM|DEFINE_|template)[^\n;={}]*?\b(~?\w+)\([^\n;]*(?:\{|,|\)|\()\s*$", re.MULTILINE)
+_FUNCTION = re.compile(
+    r"^(?!#|\s|//|typedef|struct|NCCL_PARAM|DEFINE_|template)[^\n;={}]*?\b(~?\w+)\([^\n;]*(?:\{|,|\)|\()\s*$",
+    re.MULTILINE,
+)
 _MACRO = re.compile(r"^#define\s+(\w+)\(", re.MULTILINE)
 _ESCAPES = {r"\"": '"', r"\n": " ", r"\t": " ", r"\\": "\\"}
 

@@ -24,7 +24,16 @@ OLDER = ("COLLNET",)
 LEAST_CHANNELS = 8
 
 
-@cause("ENV037", "nccl-algo-or-proto-forced", Severity.WARNING, signatures=(r"Unrecognized element token",))
+@cause(
+    "ENV037",
+    "nccl-algo-or-proto-forced",
+    Severity.WARNING,
+    signatures=(
+        r"Unrecognized element token",
+        r"Unrecognized prefix token",
+        r"All entries except the first must have a prefix",
+    ),
+)
 def nccl_algo_or_proto_forced(environ: Environ) -> Iterator[Finding]:
     """NCCL_ALGO or NCCL_PROTO forces an algorithm or a protocol.
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         r"NVML Shared Library Not Found",
         r"Found no NVIDIA driver on your system",
         r"libcuda\.so\.1: cannot open shared object file",
+        r"Failed to open libnvidia-ml\.so\.1",
     ),
 )
 def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
@@ -78,6 +79,7 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     signatures=(
         r"couldn't communicate with the NVIDIA driver",
         r"NVML: Driver Not Loaded",
+        r"nvmlInit\w*\(\) failed: Driver Not Loaded",
         r"NVRM: The NVIDIA probe routine (was not called|failed)",
         r"NVRM: No NVIDIA (GPU|devices?|graphics adapter)",
     ),

@@ -20,6 +20,7 @@ CLOSED = (
     r"Connection closed by remote peer",
     r"Connection closed by localRank \d+",
     r"Socket recv failed while polling",
+    r"Could not receive type from localRank \d+",
     r"due to a network error or a remote process exiting prematurely",
     r"remote process exited or there was a network error",
     r"Error encountered progressing operation=",
@@ -28,8 +29,8 @@ CLOSED = (
     r"NCCL communicator encountered error set by ProcessGroupNCCL",
     r"Call to (recv|send|read|write|recvmsg|sendmsg)( (from|to) \S+)? failed : "
     r"(Connection (reset by peer|refused)|Broken pipe)",
-    r"Connect to \S+ failed : Connection reset by peer",
-    r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
+    r"[Cc]onnect to \S+ failed : Connection reset by peer",
+    r"socket(?:PollConnect|ConnectCheck): [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
     r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
     r"Observed flight recorder dump signal from another rank",
     r"Horovod has been shut down",

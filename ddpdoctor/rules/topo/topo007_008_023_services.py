@@ -28,7 +28,12 @@ def _manager(topo: Topo, host: Host | None) -> FabricManager:
     "TOPO007",
     "fabricmanager-inactive",
     Severity.ERROR,
-    signatures=(r"system not yet initialized", r"cudaErrorSystemNotReady"),
+    signatures=(
+        r"system not yet initialized",
+        r"cudaErrorSystemNotReady",
+        r"GPU fabric is not ready",
+        r"cudaErrorFabricNotReady",
+    ),
     explains=("GPU004", "TOPO010", "TOPO019", "TOPO020"),
 )
 def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
@@ -119,7 +124,11 @@ def fabricmanager_version_mismatch(topo: Topo, gpu: Gpu, host: Host | None = Non
     "TOPO023",
     "imex-not-ready",
     Severity.ERROR,
-    signatures=(r"MNNVL \(cliqueSize \d+\) is available but not working", r"Cuda failure 800"),
+    signatures=(
+        r"MNNVL \(cliqueSize \d+\) is available but not working",
+        r"MNNVL \(cliqueSize \d+\) is available but not supported",
+        r"Cuda failure 800",
+    ),
 )
 def imex_not_ready(topo: Topo, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """NVLink between nodes has no IMEX channel.

@@ -56,6 +56,7 @@ def nccl_line(text: str) -> NcclLine | None:
 
 def without_function(text: str) -> str:
     """The line in NCCL's older form, in which signatures are written: no function after the place, WARN for ATTN."""
-    if "NCCL ATTN " in text:
-        text = text.replace("NCCL ATTN ", "NCCL WARN ", 1)
+    if "NCCL " not in text:
+        return text
+    text = text.replace("NCCL ATTN ", "NCCL WARN ", 1)
     return _NAMED.sub(r"\g<place> ", text) if ") NCCL WARN " in text or ") ->" in text else text

@@ -55,7 +55,9 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "compiler": r":\d+:\d+: (?:fatal )?error: |\bfatal error: [^\s:]{1,200}: No such file|nvcc fatal {1,3}: "
     r"|unsupported GNU version",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
-    "nccl_warns": r"\bNCCL WARN ",
+    "nccl_warns": r"\bNCCL (?:WARN|ATTN) ",
+    "nccl_hint": r"\bHINT: (?:In many|To confirm|See https|Default)",
+    "nccl_diag": r"\bNCCL DIAG ",
     "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "child_of_lightning": r"(?:\[rank: (?P<local>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with "

@@ -14,9 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-RELEASES = (
-    "2.18.6", "2.19.4", "2.20.5", "2.21.5", "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.6", "2.27.7", "2.28.9", "2.29.7", "2.30.7",
-)  # fmt: skip
+MINORS = {18: 6, 19: 4, 20: 5, 21: 5, 22: 3, 23: 4, 24: 3, 25: 1, 26: 6, 27: 7, 28: 9, 29: 7, 30: 7}
+RELEASES = tuple(f"2.{minor}.{patch}" for minor, patch in MINORS.items())
 """The last public tag of each minor version from 2.18 on."""
 
 _CALL = re.compile(r"\bWARN\s*\(")

@@ -28,11 +28,8 @@ LEAST_CHANNELS = 8
     "ENV037",
     "nccl-algo-or-proto-forced",
     Severity.WARNING,
-    signatures=(
-        r"Unrecognized element token",
-        r"Unrecognized prefix token",
-        r"All entries except the first must have a prefix",
-    ),
+    yields_to=("ENV518",),
+    signatures=(r"Unrecognized element token",),
 )
 def nccl_algo_or_proto_forced(environ: Environ) -> Iterator[Finding]:
     """NCCL_ALGO or NCCL_PROTO forces an algorithm or a protocol.

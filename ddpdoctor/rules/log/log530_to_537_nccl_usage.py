@@ -287,8 +287,7 @@ def nccl_windows_differ() -> None:
 
     ## Example
 
-        NCCL WARN Coll AllReduce size 4096 symmetric registration check failed on rank 3: recv buffer window (0x10) mismatch
-        with rank 0 (0x20)
+        NCCL WARN Coll AllReduce size 4096 symmetric registration check failed on rank 3: recv buffer window (0x10) …
 
         # before
         if rank == 0:

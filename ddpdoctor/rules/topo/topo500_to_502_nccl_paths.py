@@ -105,8 +105,7 @@ def nic_link_types_mixed() -> None:
 
     ## Example
 
-        NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [2]mlx5_2:1/RoCE. Try selecting NICs of only one
-        link type
+        NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [2]mlx5_2:1/RoCE. Try selecting …
 
     On all nodes, if mlx5_2 is the Ethernet port:
 

@@ -1,4 +1,4 @@
-"""ENV514 to ENV517: NCCL settings that NCCL itself refuses when it starts."""
+"""ENV514 to ENV518: NCCL settings that NCCL itself refuses when it starts."""
 
 from __future__ import annotations
 
@@ -150,4 +150,41 @@ def nccl_algorithm_unavailable() -> None:
 
     ## Source
     NCCL src/enqueue.cc: topoGetAlgoInfo, 2.18 to 2.30.7; the form `function:algorithm` is known since 2.24.
+    """
+
+
+@cause(
+    "ENV518",
+    "nccl-algorithm-name-unknown",
+    Severity.ERROR,
+    stage=CausalStage.RANK_ERROR,
+    signatures=(
+        r"NCCL WARN Unrecognized element token",
+        r"NCCL WARN Unrecognized prefix token",
+        r"NCCL WARN All entries except the first must have a prefix",
+    ),
+)
+def nccl_algorithm_name_unknown() -> None:
+    """NCCL cannot parse NCCL_ALGO or NCCL_PROTO.
+
+    ## Why it matters
+    The first communicator fails with `invalid usage`, and only NCCL's warning names the word: `Unrecognized element token "rings"
+    when parsing "rings"`.
+
+    ## Fix
+    Unset NCCL_ALGO and NCCL_PROTO, or write names that this NCCL knows: `ring,tree`, `allreduce:ring;allgather:ring`.
+
+    ## Example
+
+        NCCL WARN Unrecognized element token "rings" when parsing "rings"
+
+    On all nodes:
+
+        # before
+        export NCCL_ALGO=rings
+        # after
+        export NCCL_ALGO=ring
+
+    ## Source
+    NCCL src/graph/tuning.cc: parseList, 2.24 and newer.
     """

@@ -96,7 +96,8 @@ def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
     """The processes that are dead or did not respond, as NCCL RAS prints them."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.history import history_of
-    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.headlines import names_of
+    from ddpdoctor.rules.log.signatures import finding_of, retitled
 
     title = "a process does not respond to NCCL RAS: it is dead or stuck"
     found = finding_of(log, lines, title, blames_speaker=False)
@@ -105,6 +106,8 @@ def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
     ranks = tuple(sorted(set(numbers)))
     hosts = {match["host"] for _, match in context_lines(log, "lost_process")}
     is_event = all("PEER_DEAD" in line.text for line in lines) and not history_of(log).has_failed
+    if ranks or hosts:
+        found = retitled(replace(found, said_by=names_of(ranks, sorted(hosts))), title.removeprefix("a process "))
     return replace(
         found,
         ranks=ranks,

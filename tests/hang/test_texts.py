@@ -164,7 +164,8 @@ def test_json_of_ras_without_the_comma_before_a_missing_rank_s_status_is_read() 
     missing = (
         '{"rank": 3, "host": "n1", "pid": 13, "cuda_dev": 1, "nvml_dev": 1\n  "status": {"considered_dead": true}}'
     )
-    text = f'{{"nccl_version": "2.28.7", "communicators": [{{"hash": "0xabc", "size": 4, "ranks": [], "missing_ranks": [{missing}]}}]}}'
+    group = f'{{"hash": "0xabc", "size": 4, "ranks": [], "missing_ranks": [{missing}]}}'
+    text = f'{{"nccl_version": "2.28.7", "communicators": [{group}]}}'
     assert is_ras(text)
     (answer,) = ras_of("ras.json", text)
     assert [(peer.rank, peer.host, peer.trouble) for peer in answer.peers] == [(3, "n1", "dead")]

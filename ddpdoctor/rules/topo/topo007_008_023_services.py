@@ -43,7 +43,9 @@ def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None
     nvidia-smi lists all GPUs, but torch.cuda.is_available() is False and CUDA fails: `Error 802: system not yet initialized`.
 
     ## Fix
-    Run `systemctl enable --now nvidia-fabricmanager` as root on that node; its version must be exactly the driver's.
+    Run `systemctl enable --now nvidia-fabricmanager` as root on that node; its version must be exactly the driver's. HGX boards
+    with Blackwell GPUs also need NVLSM, the subnet manager of their switches (package `nvlsm`): without it the service does not
+    start.
 
     ## Example
     In the log:

@@ -56,6 +56,15 @@ class MultiNodeSession:
         """Messages about nodes that disappear after the session, before their ranks have joined."""
 
     @property
+    def address(self) -> str:
+        """HOST:PORT where the nodes join."""
+        return f"{self.job.master_addr}:{self.job.master_port}"
+
+    def waited(self) -> float:
+        """Seconds since the command was started."""
+        return time.monotonic() - STARTED
+
+    @property
     def is_of_ranks(self) -> bool:
         """Whether the members are the ranks themselves, instead of nodes that will start them."""
         return self.job.form == Form.ENV
@@ -127,7 +136,7 @@ class MultiNodeSession:
         self._session = BackgroundSession(
             node,
             self._token,
-            max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
+            max(min(self._join_seconds - self.waited(), limit), 1.0),
             main=self._main,
             errors=own,
             line=self._announcement.launcher_line(),
@@ -193,9 +202,8 @@ class MultiNodeSession:
         assert self._session is not None
         met = self._session.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
-            job = self.job
             self._say(
-                f"waiting for the other nodes at {job.master_addr}:{job.master_port}: run the same command on each,"
+                f"waiting for the other nodes at {self.address}: run the same command on each,"
                 " or check this node alone with --no-meet"
             )
             met = self._session.result(limit - HINT_SECONDS)

@@ -62,6 +62,7 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
     plan = plan_of(replace(request, timeout=request.timeout or DEFAULT_SECONDS), options)
     observed = _gather(plan)
     report, facts = _judge(plan, observed, started), observed.facts
+    report = replace(report, is_interrupted=observed.is_interrupted)
     if observed.verdict is not None:
         report = _with_verdict(report, observed.verdict, plan)
         facts = replace(facts, nodes=observed.verdict.nodes)
@@ -129,7 +130,7 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
                 facts = replace(facts_for(request, SECTIONS)[0], probe=facts.probe)
         finally:
             probing.stop()
-    return Observed(facts, failures, probing.answer)
+    return Observed(facts, failures, probing.answer, is_interrupted=probing.is_interrupted)
 
 
 def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:

@@ -130,6 +130,8 @@ class Probing:
         self._running: RunningProbe | RunningNode | None = None
         self._template: Template | None = None
         self.answer: ProbeResult | None = None
+        self.is_interrupted = False
+        """Whether Ctrl-C ended the probe: what was examined before is still reported."""
 
     def looks_at_the_machine(self) -> bool:
         """Whether this rank examines the machine: the first rank of each node does."""
@@ -176,7 +178,9 @@ class Probing:
             self.answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=self.answer.probe)
         except Missing as missing:
-            return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
+            return _without_probe(facts, missing.reason, missing.why)
+        except KeyboardInterrupt:
+            return self._interrupted(facts)
 
     def finish_with_other_nodes(
         self,
@@ -203,7 +207,13 @@ class Probing:
             answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=answer.probe)
         except Missing as missing:
-            return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
+            return _without_probe(facts, missing.reason, missing.why)
+        except KeyboardInterrupt:
+            return self._interrupted(facts)
+
+    def _interrupted(self, facts: Facts) -> Facts:
+        self.is_interrupted = True
+        return _without_probe(facts, "the ranks were not probed: interrupted", Why.UNANSWERED)
 
     def stop(self) -> None:
         """End what still runs."""
@@ -227,6 +237,10 @@ class Probing:
 
     def _seconds(self) -> float:
         return max(seconds_left(self._request), 1.0)
+
+
+def _without_probe(facts: Facts, reason: str, why: Why) -> Facts:
+    return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, why)))
 
 
 def _asked(launch: Facts | None) -> int | None:

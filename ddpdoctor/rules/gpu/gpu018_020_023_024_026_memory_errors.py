@@ -55,7 +55,7 @@ def ecc_uncorrected(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetTotalEccErrors, uncorrected, volatile.
     """
-    text = "GPU {gpu} had {value} uncorrected memory errors since the driver was loaded"
+    text = "GPU {gpu} had uncorrected memory errors since the driver was loaded ({value})"
     yield from _flagged(gpu, XidKind.ECC_UNCORRECTED, "ecc_uncorrected_volatile", text, reset=True)
 
 

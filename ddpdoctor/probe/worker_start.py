@@ -89,7 +89,13 @@ def take_over(rank_env: RankEnv, messages: int, control: int, output: int, templ
     return worker
 
 
+DIAGNOSTICS = {"NCCL_RUN_RAS_DIAGNOSTICS": "1"}
+"""NCCL 2.31 and newer compare GPUs, drivers, ECC counters, NVLinks and settings of all ranks; older ones ignore the variable. The
+active diagnostics (NCCL_RUN_DIAGNOSTICS) also measure the network with ib_write_bw, which takes longer than a probe may: whoever
+sets the variable gets them."""
+
+
 def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The rank's environment for its worker, with NCCL's warnings and choice of transports enabled on its output."""
     kept = {name: value for name, value in environ.items() if name != "NCCL_DEBUG_FILE"}
-    return kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
+    return DIAGNOSTICS | kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}

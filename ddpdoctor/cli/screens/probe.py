@@ -29,7 +29,11 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         pieces.append(_collectives(probe, width))
     pieces += _rates(probe)
     pieces += [f"{u.collective}: not in this backend ({u.reason})" for u in probe.unsupported]
-    pieces += [f"rank {r.rank} NCCL WARN {line}" for r in probe.ranks for line in r.nccl_warnings]
+    pieces += [
+        f"rank {r.rank} {line if line.startswith('NCCL DIAG') else f'NCCL WARN {line}'}"
+        for r in probe.ranks
+        for line in r.nccl_warnings
+    ]
     if probe.retried_lazily is not None:
         pieces.append(f"with lazily created communicators: {probe.retried_lazily}")
     return draw_all([*pieces, ""], width=width, colour=colour)

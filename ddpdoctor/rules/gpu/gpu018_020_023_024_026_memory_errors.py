@@ -29,7 +29,7 @@ def _flagged(gpu: Gpu, kind: XidKind | None, field: str, message: str, *, reset:
     "GPU018",
     "ecc-uncorrected",
     Severity.ERROR,
-    signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]*: 48\b"),
+    signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]*: (48|171|172)\b"),
     xids=XidKind.ECC_UNCORRECTED,
     explains=("GPU009", "GPU041", "GPU042"),
 )

@@ -20,7 +20,7 @@ from ddpdoctor.render.places import place_beside
 from ddpdoctor.render.plain import printable
 from ddpdoctor.render.section_rows import section_rows
 from ddpdoctor.render.summary import summary
-from ddpdoctor.render.words import counted
+from ddpdoctor.wording import counted
 
 __all__ = ["write"]
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ddpdoctor.app.excerpts import excerpt_of_text
 from ddpdoctor.causality.arrange import arrange
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.examined import ExaminedInput
-from ddpdoctor.facts.codec import FactsError
 from ddpdoctor.facts.comparable_properties import node_of
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gpu import Gpu
+from ddpdoctor.facts.host import Host
+from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Node, Nodes
-from ddpdoctor.facts.partial import Reads
+from ddpdoctor.facts.partial import Reads, guarded
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.facts.topo import Topo
+from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Finding, Report, Skipped
 from ddpdoctor.render.words import counted
 from ddpdoctor.rules import CauseScope, Rule, area_of
@@ -31,6 +37,7 @@ from ddpdoctor.tool_output.topics import topics_of
 __all__ = ["AREAS", "ToolReport", "examine_tool_files", "machines_in", "node_of_files"]
 
 AREAS = ("gpu", "topo", "net", "host", "versions", "environ", "probe")
+_EMPTY: dict[str, Callable[[], Any]] = {"gpu": Gpu, "topo": Topo, "net": Net, "host": Host, "versions": Versions}
 OF_MEASUREMENTS = (collective_value_wrong.code, bandwidth_below_expected.code)
 """The causes of the probe that the results of nccl-tests show as well."""
 NOTHING_JUDGED = "shows no state that can be judged"
@@ -124,7 +131,7 @@ def _judged(machine: ToolFacts, rules: Sequence[Rule], lines: dict[str, list[str
         if not _applies(rule, has_variables=has_variables):
             continue
         reads.clear()
-        own = judge(facts if area_of(rule.code) == "probe" else replace(facts, probe=None), [rule])
+        own = judge(_with_needs(facts, rule, reads), [rule])
         if own.passed and (reads.unknown or not (reads.known or has_variables)):
             missing = min(reads.unknown, default="")
             reason = f"no file shows {missing}" if missing else "no file shows what it examines"
@@ -135,6 +142,18 @@ def _judged(machine: ToolFacts, rules: Sequence[Rule], lines: dict[str, list[str
         own.findings = [_placed(finding, machine, lines) for finding in own.findings]
         total.add(own)
     return total, known
+
+
+def _with_needs(facts: Facts, rule: Rule, reads: Reads) -> Facts:
+    """The facts with an unknown section in place of each that the rule needs and no file shows. Only rules about
+    measurements see those of nccl-tests.
+    """
+    unknown = {
+        name: guarded(_EMPTY[name](), name, (), reads)
+        for name in rule.needs
+        if name in _EMPTY and getattr(facts, name) is None
+    }
+    return replace(facts, probe=facts.probe if area_of(rule.code) == "probe" else None, **unknown)
 
 
 def _skip(skip: Skipped) -> Skipped:
@@ -153,6 +172,7 @@ def _applies(rule: Rule, *, has_variables: bool) -> bool:
 
 def _placed(finding: Finding, machine: ToolFacts, lines: dict[str, list[str]]) -> Finding:
     """The finding with the machine, and with the line that shows its first piece of evidence."""
+    finding = _by_address(finding, machine)
     where = replace(finding.where, host=finding.where.host or machine.host or None)
     places = (machine.place_of(each.path, each.seen) for each in finding.evidence)
     place = next((each for each in places if each is not None), None)
@@ -160,6 +180,15 @@ def _placed(finding: Finding, machine: ToolFacts, lines: dict[str, list[str]]) -
         return replace(finding, where=where)
     placed = replace(finding, where=replace(where, file=place.file, line=place.line))
     return replace(placed, excerpt=excerpt_of_text(placed, lines.get(place.file, [])))
+
+
+def _by_address(finding: Finding, machine: ToolFacts) -> Finding:
+    """A finding about one GPU whose number no file shows, with the address of the GPU in place of the number."""
+    address = machine.unnumbered.get(-1 if finding.where.gpu is None else finding.where.gpu)
+    if address is None:
+        return finding
+    message = re.sub(rf"\bGPU {finding.where.gpu}\b", f"the GPU at {address}", finding.message)
+    return replace(finding, message=message, where=replace(finding.where, gpu=None), fix_command=None)
 
 
 def node_of_files(machine: ToolFacts) -> Node:
@@ -212,6 +241,3 @@ def report_of(tools: ToolReport, command: str, started: float) -> Report:
         inputs=tuple(tools.inputs.values()),
         subject=tools.subject,
     )
-
-
-_ERRORS = FactsError

@@ -23,7 +23,9 @@ KEYED_BY_INDEX = ("Device", "GpuNode", "Link")
 MEANS_NONE = frozenset({("Rdma", "plugin"), ("Rdma", "peer_memory"), ("Rdma", "has_plugin"), ("Gpu", "nvml_error")})
 """Fields in which None is a fact: no plugin, no module, no error."""
 SOFTENERS = frozenset(
-    {("GpuNode", name) for name in ("name", "bus_id", "error", "fabric", "link_count", "switch_links")}
+    {("SchedulerNode", name) for name in ("state", "reason", "is_unschedulable")}
+    | {("Gpu", "kernel_modules"), ("Gpu", "kernel_driver"), ("Versions", "libcuda_version")}
+    | {("GpuNode", name) for name in ("name", "bus_id", "error", "fabric", "link_count", "switch_links")}
     | {("Pair", name) for name in ("write", "write_back", "read_back", "nvlink", "nvlink_back")}
     | {("RdmaDevice", "kind"), ("RdmaPort", "physical_state"), ("RdmaPort", "width"), ("RdmaPort", "link_layer")}
     | {("Device", name) for name in ("between", "later", "virtualization_mode", "absent", "performance_state")}

@@ -44,6 +44,8 @@ class ToolFacts:
     facts: Facts
     places: dict[str, FilePlace] = field(default_factory=dict)
     names: dict[str, FilePlace] = field(default_factory=dict)
+    unnumbered: dict[int, str] = field(default_factory=dict)
+    """The bus ids of GPUs whose index no file shows, by the number that stands for it in the facts."""
     records: tuple[Sourced, ...] = ()
 
     def guarded(self, reads: Reads) -> Facts:
@@ -58,7 +60,7 @@ class ToolFacts:
 
     def place_of(self, path: str, seen: str) -> FilePlace | None:
         """The line behind a piece of evidence: of its path, of what it names, or of the nearest record above the path."""
-        if path in self.places:
+        if path in self.places and "[" in path:
             return self.places[path]
         named = [name for name in self.names if name in seen]
         if named:
@@ -103,6 +105,8 @@ class _Builder:
         self._interfaces: dict[str, tuple[Fields, str]] = {}
         self._pairs: dict[tuple[int, int], tuple[Fields, str]] = {}
         self._variables: dict[str, tuple[Said, str]] = {}
+        self._unnumbered: dict[int, str] = {}
+        self._has_order = False
 
     def add(self, sourced: Sourced) -> None:
         """Add one record."""
@@ -111,6 +115,7 @@ class _Builder:
             return
         for path, said in record.values.items():
             self._put(path, said, file)
+        self._has_order = self._has_order or record.lists_in_order
         for card in record.cards:
             self._add_card(card, file)
         for name, hca in record.hcas.items():
@@ -173,10 +178,15 @@ class _Builder:
         tree = {name: section for name, section in self._tree.items() if name in SECTIONS}
         facts = decode(Facts, {"schema": SCHEMA, "collected_at": "", "hostname": host, **tree})
         places = {path: place for path, place in self._places.items() if not path[0].isdigit()}
-        return ToolFacts(host, facts, places, self._names, records)
+        return ToolFacts(host, facts, places, self._names, self._unnumbered, records)
 
     def _build_cards(self) -> None:
-        indices = _indices([card for card, _ in self._cards])
+        cards = [card for card, _ in self._cards]
+        indices = _indices(cards)
+        if not self._has_order:
+            self._unnumbered = {
+                i: c.bus_id for i, c in zip(indices, cards, strict=True) if c.index is None and c.bus_id
+            }
         ordered = sorted(zip(indices, self._cards, strict=True), key=lambda each: each[0])
         devices, nodes = self._tree.setdefault("gpu", {}), self._tree.setdefault("topo", {})
         devices["devices"] = [self._device(index, card) for index, (card, _) in ordered]
@@ -225,6 +235,8 @@ class _Builder:
         self._places[path] = self._places[f"{path}.index"] = self._places[f"{path}.error"] = whole
         for field_name in own:
             self._places[f"{path}.{field_name}"] = self._places.get(f"{id(card)}.{field_name}", whole)
+        for bridge in own.get("acs_bridges", ()):
+            self._names[bridge] = self._places[f"{path}.acs_bridges"]
         if "fabric" in own:
             for each in own["fabric"]:
                 self._places[f"{path}.fabric.{each}"] = self._places[f"{path}.fabric"]
@@ -232,7 +244,6 @@ class _Builder:
             own["links"] = links
             down = next((link["index"] for link in links if not link["is_active"]), links[0]["index"])
             self._places[f"{path}.links"] = self._places.get(f"{id(card)}[{down}]", whole)
-            self._names[f"\0{path}"] = whole
         for link in links:
             place = self._places.get(f"{id(card)}[{link['index']}]", whole)
             for each in link:

@@ -67,7 +67,11 @@ def read_nccl_tests(lines: Sequence[Line]) -> Record:
     _probe(record, name, ranks, rows, first_rank)
     if wrong is not None:
         message = f"nccl-tests counted {wrong[1]} in {name or 'a collective'}"
-        record.say("probe.observations", [{"kind": "wrong_value", "message": message}], wrong[0])
+        record.say(
+            "probe.observations",
+            [{"kind": "wrong_value", "message": message, "ranks": [], "phase": "", "is_cause": True}],
+            wrong[0],
+        )
     elif rows and _is_validated(lines):
         record.say("probe.observations", [], rows[0][2])
     is_named = len(hosts) == 1 and hosts[0] != "localhost" and "{" not in hosts[0]

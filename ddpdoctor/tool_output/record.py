@@ -78,6 +78,11 @@ class Record:
     variables: Fields = field(default_factory=dict)
     refusal: str | None = None
 
+    @property
+    def lists_in_order(self) -> bool:
+        """Whether the position of a GPU is its index, or its minor number stands beside it: NVML orders GPUs by address."""
+        return self.tool.startswith("lspci") or any("minor" in card.device for card in self.cards)
+
     def say(self, path: str, value: Any, line: int) -> None:
         """Record a value; the first one of a path stays. None is no value."""
         if value is not None:

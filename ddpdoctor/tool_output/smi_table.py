@@ -23,7 +23,7 @@ _MODES = {"default": 0, "exclu.": 3, "e. thread": 1, "prohibited": 2, "e. proces
 _LOST = "ERR!"
 
 _HANDLE = re.compile(
-    r"Unable to determine the device handle for (?:gpu ?\d*:? ?)?(?:GPU ?)?([0-9A-Fa-f]{3,8}:[0-9A-Fa-f:.]+): (.*)",
+    r"Unable to determine the device handle for (?:gpu ?\d{0,2}: )?(?:GPU ?)?([0-9A-Fa-f]{3,8}:[0-9A-Fa-f:.]+): (.*)",
     re.I,
 )
 _INIT = re.compile(r"(NVIDIA-SMI has failed)|Failed to initialize NVML: (.+)|(No devices were found)")

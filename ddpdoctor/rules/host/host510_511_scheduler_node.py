@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.host import Host, SchedulerNode
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
@@ -79,7 +80,9 @@ def node_gpus_not_allocatable(host: Host) -> Iterator[Finding]:
         kubectl debug node/gpu-07 -it --image=ubuntu -- sh -c 'dmesg | grep Xid'
     """
     node = _node(host)
-    if node.gpus is not None and node.gpus_usable is not None and node.gpus_usable < node.gpus:
+    if node.gpus is None or node.gpus_usable is None:
+        not_here("the scheduler does not show how many GPUs it can give to jobs")
+    if node.gpus_usable < node.gpus:
         yield Finding(
             f"the node has {node.gpus} GPUs, but only {node.gpus_usable} can be given to pods",
             (Evidence("host.scheduler.gpus_usable", str(node.gpus_usable), str(node.gpus)),),

@@ -91,7 +91,11 @@ SHARED_OPTIONS: dict[str, Any] = {
     ],
     "facts": Annotated[
         list[Path] | None,
-        typer.Option("--facts", metavar="FILE", help="Judge facts saved by `ddpdoctor collect`, not this machine."),
+        typer.Option(
+            "--facts",
+            metavar="FILE",
+            help="Judge facts saved by `ddpdoctor collect`, or files of nvidia-smi and others (check), not this machine.",
+        ),
     ],
     "timeout": None,
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Only findings: no progress, no summary.")],

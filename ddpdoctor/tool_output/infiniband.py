@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddpdoctor.tool_output.record import Fields, Hca, Line, Record, Said
+from ddpdoctor.tool_output.record import Fields, Hca, Line, Record, Said, decimal
 
 __all__ = ["read_ibstat", "read_ibstatus", "read_ibv_devinfo"]
 
@@ -30,7 +30,6 @@ _DEVINFO_PORT = re.compile(r"\s*port:\s*(\d{1,3})\s*$")
 _WIDTH = re.compile(r"(\d{1,2})X")
 _SPEED = re.compile(r"([\d.]{1,8}) Gbps")
 _RATE = re.compile(r"([\d.]{1,8}) Gb/sec(?: \((\d{1,2})X)?")
-_NUMBER = re.compile(r"\d{1,5}(?:\.\d{1,3})?$")
 
 
 def read_ibstat(lines: Sequence[Line]) -> Record:
@@ -57,8 +56,8 @@ def _ibstat_value(hca: Hca, port: Fields | None, name: str, text: str, number: i
         _state(port, text, number)
     elif name == "physical state":
         port["physical_state"] = Said(text, number)
-    elif name == "rate" and _NUMBER.match(text):
-        port["rate_gbit_per_s"] = Said(float(text), number)
+    elif name == "rate" and (rate := decimal(text)) is not None:
+        port["rate_gbit_per_s"] = Said(rate, number)
     elif name == "link layer":
         port["link_layer"] = Said(text, number)
 
@@ -78,8 +77,8 @@ def read_ibstatus(lines: Sequence[Line]) -> Record:
                 _state(port, text.partition(":")[2], number)
             elif name == "phys state":
                 port["physical_state"] = Said(text.partition(":")[2].strip(), number)
-            elif name == "rate" and rate is not None:
-                port["rate_gbit_per_s"] = Said(float(rate[1]), number)
+            elif name == "rate" and rate is not None and (speed := decimal(rate[1])) is not None:
+                port["rate_gbit_per_s"] = Said(speed, number)
                 if rate[2]:
                     port["width"] = Said(int(rate[2]), number)
             elif name == "link_layer":
@@ -127,8 +126,9 @@ def _devinfo_value(hca: Hca, port: Fields | None, name: str, text: str, number: 
 def _rate(port: Fields) -> None:
     """The rate is the speed of one lane times the lanes (ibv_devinfo -v)."""
     lane = port.pop("lane_gbit_per_s", None)
-    if lane is not None and "width" in port and _NUMBER.match(lane.value):
-        port["rate_gbit_per_s"] = Said(float(lane.value) * int(port["width"].value), lane.line)
+    rate = decimal(lane.value) if lane is not None else None
+    if lane is not None and rate is not None and "width" in port:
+        port["rate_gbit_per_s"] = Said(rate * int(port["width"].value), lane.line)
 
 
 def _state(port: Fields, text: str, number: int) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ddpdoctor.tool_output.record import Card, Line, Record, Said, bus_id_of
+from ddpdoctor.tool_output.record import Card, Line, Record, Said, bus_id_of, decimal
 
 __all__ = ["read_lspci"]
 
@@ -74,9 +74,9 @@ def _functions(lines: Sequence[Line]) -> list[_PciFunction]:
 def _detail(function: _PciFunction, line: str, number: int) -> None:
     able, link, acs, buses = _CAP.match(line), _STA.match(line), _ACS.match(line), _BUSES.match(line)
     if able is not None:
-        function.able = (float(able[1]), int(able[2]))
+        function.able = (decimal(able[1]) or 0.0, int(able[2]))
     elif link is not None:
-        function.link, function.link_line = (float(link[1]), int(link[2])), number
+        function.link, function.link_line = (decimal(link[1]) or 0.0, int(link[2])), number
     elif acs is not None:
         function.acs, function.acs_line = acs[1], number
     elif buses is not None:

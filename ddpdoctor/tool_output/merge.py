@@ -199,6 +199,8 @@ class _Builder:
                 {"a": a, "b": b, **{name: said.value for name, said in fields.items()}}
                 for (a, b), (fields, _) in sorted(self._pairs.items())
             ]
+            first_fields, first_file = next(iter(self._pairs.values()))
+            self._places["topo.pairs"] = FilePlace(first_file, min((s.line for s in first_fields.values()), default=1))
             for i, ((a, b), (fields, file)) in enumerate(sorted(self._pairs.items())):
                 for name, said in {"a": Said(a, 0), "b": Said(b, 0), **fields}.items():
                     line = said.line or next((each.line for each in fields.values()), 1)
@@ -241,6 +243,7 @@ class _Builder:
             for each in own["fabric"]:
                 self._places[f"{path}.fabric.{each}"] = self._places[f"{path}.fabric"]
         if links:
+            own.pop("links", None)
             own["links"] = links
             down = next((link["index"] for link in links if not link["is_active"]), links[0]["index"])
             self._places[f"{path}.links"] = self._places.get(f"{id(card)}[{down}]", whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddpdoctor.tool_output.record import Line, Record, integer
+from ddpdoctor.tool_output.record import Line, Record, Said, decimal, integer
 
 __all__ = ["read_nccl_tests"]
 
@@ -81,8 +81,9 @@ def read_nccl_tests(lines: Sequence[Line]) -> Record:
 
 
 def _is_validated(lines: Sequence[Line]) -> bool:
-    """Whether the run compared its results: `validation: 1`, or the line about out-of-bounds values in releases without it."""
-    return any("validation: 1" in line or "Out of bounds values : 0 OK" in line for _, line in lines)
+    """Whether the run compared its results. It prints `Out of bounds values : 0 OK` also with `validation: 0` (`-c 0`)."""
+    text = "\n".join(line for _, line in lines)
+    return not re.search(r"validation: 0\b", text) and ("validation: " in text or "Out of bounds values : 0 OK" in text)
 
 
 def _bandwidth(row: re.Match[str]) -> tuple[float, int]:
@@ -96,10 +97,7 @@ def _bandwidth(row: re.Match[str]) -> tuple[float, int]:
 
 
 def _rate(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    return decimal(text) or 0.0
 
 
 def _wrong(text: str) -> int:

@@ -37,6 +37,8 @@ def read_nccl_topology(lines: Sequence[Line]) -> Record:
     nets = len(record.nics)
     gpus = len(record.cards)
     record.about = f"{gpus} GPU{'' if gpus == 1 else 's'}, {nets} network device{'' if nets == 1 else 's'}"
+    if not record.cards:
+        record.refusal = "it lists no GPU, as a file for a virtual machine that NCCL completes"
     return record
 
 

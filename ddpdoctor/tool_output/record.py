@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["NOT_IN_FILES", "Card", "Fields", "Hca", "Line", "Record", "Said", "bus_id_of", "integer"]
+__all__ = ["NOT_IN_FILES", "Card", "Fields", "Hca", "Line", "Record", "Said", "bus_id_of", "decimal", "integer"]
 
 NOT_IN_FILES = "NOT_IN_FILES"
 """Stands in `Device.absent` for an NVML error code: no file shows the field."""
@@ -102,6 +102,11 @@ def bus_id_of(text: str) -> str | None:
         return None
     domain, bus, device, function = found.groups()
     return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or '0'}".lower()
+
+
+def decimal(text: str) -> float | None:
+    """The number that a text is (`26.562`); None for anything else."""
+    return float(text) if re.fullmatch(r"\d{1,12}(?:\.\d{0,9})?", text.strip()) else None
 
 
 def integer(text: str) -> int | None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpdoctor.tool_output.record import Card, Fields, Line, Record, Said, integer
+from ddpdoctor.tool_output.record import Card, Fields, Line, Record, Said, decimal, integer
 
 __all__ = ["read_list", "read_topology"]
 
@@ -48,6 +48,12 @@ def read_topology(lines: Sequence[Line]) -> Record:
     record.about = f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}"
     record.cards = [Card(number, index=index) for index, (number, _) in rows.items()]
     _pairs(record, rows, is_p2p=is_p2p)
+    cells = [cell for a, (_, row) in rows.items() for b, cell in row.items() if a != b]
+    is_settled = is_p2p and len({cell == "OK" for cell in cells}) == 1
+    if is_settled or not (is_p2p or any(map(_NV.match, cells))):
+        # No pair is connected by NVLink; or it makes no difference, because peer access is the same for all pairs.
+        for card in record.cards:
+            card.node["links"] = Said([], card.line)
     if not is_p2p:
         _switched(record, rows)
     return record
@@ -112,7 +118,8 @@ def _link(record: Record, card: Card, line: str, number: int) -> None:
     link, errors = _LINK.match(line), _ERRORS.match(line)
     if link is not None:
         record.tool = "nvidia-smi nvlink -s"
-        speed = None if link[2] is None else round(float(link[2]) * 1000)
+        rate = decimal(link[2] or "")
+        speed = None if rate is None else round(rate * 1000)
         is_active = speed is not None and speed > 0
         card.links[int(link[1])] = {"is_active": Said(is_active, number)}
         if is_active:

@@ -305,10 +305,10 @@ def nvlink_status(count: int = 2, links: int = 18, down: tuple[int, int] | None 
 
 
 SMI_CSV = """\
-index, name, uuid, pci.bus_id, pstate, temperature.gpu, utilization.gpu [%], memory.total [MiB], memory.used [MiB], ecc.mode.current, \
+index, name, uuid, pci.bus_id, pstate, temperature.gpu, utilization.gpu [%], memory.total [MiB], ecc.mode.current, \
 ecc.errors.uncorrected.volatile.total, remapped_rows.pending, remapped_rows.failure
-0, NVIDIA A100-SXM4-80GB, GPU-00000000-aaaa, 00000000:10:00.0, P0, 31, 0 %, 81920 MiB, 4 MiB, Enabled, 0, No, No
-1, NVIDIA A100-SXM4-80GB, GPU-00000001-aaaa, 00000000:11:00.0, P0, 32, 0 %, 81920 MiB, 4 MiB, Enabled, 0, Yes, No
+0, NVIDIA A100-SXM4-80GB, GPU-00000000-aaaa, 00000000:10:00.0, P0, 31, 0 %, 81920 MiB, Enabled, 0, No, No
+1, NVIDIA A100-SXM4-80GB, GPU-00000001-aaaa, 00000000:11:00.0, P0, 32, 0 %, 81920 MiB, Enabled, 0, Yes, No
 """
 
 IBSTAT = """\
@@ -465,7 +465,7 @@ _RANKS = "".join(
     for i in range(8)
 )
 NCCL_TESTS = f"""\
-# nThread 1 nGpus 1 minBytes 268435456 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 1 minBytes 268435456 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
 #
 # Using devices
 {_RANKS}#
@@ -573,10 +573,10 @@ Roles:              worker
 Labels:             kubernetes.io/arch=amd64
 Unschedulable:      false
 Conditions:
-  Type                 Status  LastHeartbeatTime                 LastTransitionTime                Reason                       Message
-  ----                 ------  -----------------                 ------------------                ------                       -------
-  MemoryPressure       False   Mon, 05 Jan 2026 10:11:12 +0000   Mon, 05 Jan 2026 09:11:12 +0000   KubeletHasSufficientMemory   ok
-  Ready                True    Mon, 05 Jan 2026 10:11:12 +0000   Mon, 05 Jan 2026 09:11:12 +0000   KubeletReady                 kubelet is posting ready status
+  Type                 Status  LastHeartbeatTime                 LastTransitionTime                Reason               Message
+  ----                 ------  -----------------                 ------------------                ------               -------
+  MemoryPressure       False   Mon, 05 Jan 2026 10:11:12 +0000   Mon, 05 Jan 2026 09:11:12 +0000   KubeletHasMemory     ok
+  Ready                True    Mon, 05 Jan 2026 10:11:12 +0000   Mon, 05 Jan 2026 09:11:12 +0000   KubeletReady         ready
 Capacity:
   cpu:                192
   nvidia.com/gpu:     8

@@ -1,4 +1,4 @@
-"""Outputs of tools are judged like a machine: the sick ones name the cause, the GPU or port, and the line; the healthy ones nothing."""
+"""Outputs of tools are judged like a machine: sick ones name the cause, the GPU and the line; healthy ones have no finding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = rules_for(Request(), AREAS)
 
 def judged(**files: str) -> ToolReport:
     """The report about texts by file name."""
-    return examine_tool_files([(name, text) for name, text in files.items()], RULES)
+    return examine_tool_files(list(files.items()), RULES)
 
 
 def last(text: str, old: str, new: str) -> str:
@@ -120,8 +120,7 @@ SICK = {
         "version mismatch",
     ),
     "driver not loaded": (
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is "
-        "installed and running.\n",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
         "GPU002",
         None,
         "has failed",

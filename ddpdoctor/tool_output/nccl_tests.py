@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddpdoctor.tool_output.record import Line, Record, Said, decimal, integer
+from ddpdoctor.tool_output.record import Line, Record, decimal, integer
 
 __all__ = ["read_nccl_tests"]
 

@@ -25,7 +25,7 @@ ORDER = (
     ("rules",),
     ("scripts",),
     ("launch",),
-    ("logs", "dumps"),
+    ("logs", "dumps", "tool_output"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
@@ -44,6 +44,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
+    "tool_output": {"findings", "system", "network", "logs", "dumps"},
     "launch": {"findings", "network", "system"},
 }
 """Packages below that must not be imported anyway."""
@@ -72,6 +73,7 @@ PURE = (
     "launch",
     "logs",
     "dumps",
+    "tool_output",
     "privacy",
 )
 

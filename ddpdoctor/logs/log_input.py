@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from ddpdoctor.facts.log import InputKind, Log, LogLine, Who
-from ddpdoctor.logs.line_meaning import reports_failure
+from ddpdoctor.logs.line_meaning import is_work_of_job, reports_failure
 
 __all__ = ["NOT_JUDGED", "is_of_job", "reason_against", "settled"]
 
@@ -34,10 +34,6 @@ _TOOLS = (InputKind.NVIDIA_SMI, InputKind.IBSTAT, InputKind.DCGMI, InputKind.LSP
 _MAY_BE_TEXT = (*_TOOLS, InputKind.MANIFEST, InputKind.JSON)
 _NO_JOB = "no line of a job in it"
 
-_PROGRESS = re.compile(
-    r"(?i)\b(?:loss|accuracy|throughput|lr|tokens/s|tok/s|samples/s)\b[^\n]{0,20}?\d|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
-    r"|\b(?:epochs?|steps?|iter(?:ation)?s?|batch|rank)\b[ =:/#\[(]{0,3}\d+[^\n]{0,80}?\d"
-)
 _WORDS = re.compile(
     r"torch[/.]|\bNCCL (?:INFO|WARN|version)|\bsrun: |slurmstepd|\[c10d\]|ProcessGroup|\bwandb: |\bdeepspeed\b|\bmpirun\b"
     r"|(?:^|[\s\[(|-])(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)(?:[\s\])|:-]|$)|\bUserWarning\b|\bcuda:\d|\b[Rr]ank:? ?\d"
@@ -78,7 +74,7 @@ class _OfJob:
         self.matched = {each.source for each in (*log.spoken, *log.unfinished)}
         self.matched |= {xid.source for xid in log.xids if xid.source is not None}
         self.speaking = {line.source for line in (*log.heads, *log.tails) if _is_of_job(line)}
-        self.working = {line.source for line in log.tails if line.time is not None or _PROGRESS.search(line.text)}
+        self.working = {line.source for line in log.tails if line.time is not None or is_work_of_job(line.text)}
         self.launched = {each.source for each in log.marks}
         self.matched |= self.launched
         self.launched |= {each.source for each in log.tracebacks} | {each.source for each in log.exits}
@@ -99,4 +95,4 @@ def _is_of_job(line: LogLine) -> bool:
     """Whether a line has a prefix of a rank or a time, or reads like one of a job."""
     if line.time is not None or line.who != Who() or reports_failure(line):
         return True
-    return _PROGRESS.search(line.text) is not None or _WORDS.search(line.text) is not None
+    return is_work_of_job(line.text) or _WORDS.search(line.text) is not None

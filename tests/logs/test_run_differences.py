@@ -40,8 +40,18 @@ def test_settings_of_variables_options_and_nccl() -> None:
 
 
 def test_what_differs_between_any_two_runs_is_no_difference() -> None:
-    bad = ["SLURM_JOB_ID=12", "MASTER_PORT_PID=99", "step 1 loss 0.5", "torchrun train.py --run-id a7 --output_dir /x/1"]
-    good = ["SLURM_JOB_ID=11", "MASTER_PORT_PID=98", "step 9 loss 0.1", "torchrun train.py --run-id a6 --output_dir /x/2"]
+    bad = [
+        "SLURM_JOB_ID=12",
+        "MASTER_PORT_PID=99",
+        "step 1 loss 0.5",
+        "torchrun train.py --run-id a7 --output_dir /x/1",
+    ]
+    good = [
+        "SLURM_JOB_ID=11",
+        "MASTER_PORT_PID=98",
+        "step 9 loss 0.1",
+        "torchrun train.py --run-id a6 --output_dir /x/2",
+    ]
     assert _found(bad, good) == {}
 
 
@@ -76,7 +86,7 @@ def test_a_new_host_counts_only_where_the_runs_share_others() -> None:
     both = [line("node1"), line("node2")]
     assert ("host", "node9") in _found([*both, line("node9")], both)
     assert _found([line("node8"), line("node9")], both) == {}
-    assert list(_found([*both, line("node9")], both, blamed=frozenset({"node9"})))[0] == ("host", "node9")
+    assert next(iter(_found([*both, line("node9")], both, blamed=frozenset({"node9"})))) == ("host", "node9")
 
 
 def test_a_value_of_one_host_alone_is_an_outlier() -> None:

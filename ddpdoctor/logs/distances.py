@@ -18,6 +18,7 @@ __all__ = [
     "HANDLER_HEAD_LINES",
     "HANDLER_JSON_LINES",
     "HANDLER_LINES",
+    "HINT_LINES",
     "IGNORED_LINES",
     "LAST_WORDS_LINES",
     "LEAD_LINES",

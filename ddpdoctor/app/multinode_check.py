@@ -36,7 +36,7 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
     looks = probing.looks_at_the_machine()
     ranks_environ = {**os.environ, **variables_of(plan.line_facts)}
     with reporting(request.listener, enabled=looks) as progress:
-        session = MultiNodeSession(job, plan.line_facts, plan.options.join_seconds, progress.phase)
+        session = MultiNodeSession(job, plan.line_facts, plan.options.join_seconds, request.began, progress.phase)
         try:
             if plan.probes:
                 probing.import_early(1 if session.is_of_ranks else job.nproc, ranks_environ)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.app.announcement import NodeAnnouncement
-from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
@@ -37,12 +36,15 @@ MOST_TOLD = 32
 class MultiNodeSession:
     """One node's session: `open` binds the port before the machine is examined, `meet` joins the others, `stop` ends it."""
 
-    def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: LocalJob, line: Facts | None, join_seconds: float, began: float, say: Callable[[str], None]
+    ) -> None:
         self.job = job
         launch = line.launch if line is not None else None
         self._announcement = NodeAnnouncement(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
+        self._began = began
         self._say = say
         self._main: socket.socket | None = None
         self._flag: socket.socket | None = None
@@ -62,7 +64,7 @@ class MultiNodeSession:
 
     def waited(self) -> float:
         """Seconds since the command was started."""
-        return time.monotonic() - STARTED
+        return time.monotonic() - self._began
 
     @property
     def is_of_ranks(self) -> bool:

@@ -93,7 +93,9 @@ def _gather(plan: PreflightPlan) -> Observed:
         plan.job is not None and plan.job.form == Form.ENV
     )  # then the command is of one rank, which joins the others
     launch, folders = (None if is_rank else plan.line_facts), folders_of(plan.line_facts)
-    probing = Probing(plan.request, plan.options.join_seconds, plan.options.is_alone, launch, folders)
+    probing = Probing(
+        plan.request, plan.options.join_seconds, plan.options.is_alone, launch, folders, is_quick=plan.options.is_quick
+    )
     if plan.job is None:
         return _gather_here(plan, probing, gap)
     from ddpdoctor.app.multinode_check import gather_with_other_nodes

@@ -40,6 +40,8 @@ class PreflightOptions:
     join_seconds: float = 30.0
     node_lists: str | None = None
     """The two files for the names of good and bad nodes, as given."""
+    is_quick: bool = False
+    """Do not measure what each GPU computes and copies."""
 
 
 @dataclass(frozen=True)

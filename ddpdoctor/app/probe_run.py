@@ -27,7 +27,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
 from ddpdoctor.probe.node_notices import NodeNotices
-from ddpdoctor.probe.worker_start import FOLDERS
+from ddpdoctor.probe.worker_start import COMPUTE, FOLDERS
 from ddpdoctor.system.machine import Deadline
 
 if TYPE_CHECKING:
@@ -118,13 +118,19 @@ class Probing:
         is_alone: bool,
         launch: Facts | None = None,
         folders: tuple[str, ...] = (),
+        *,
+        is_quick: bool = False,
     ) -> None:
-        """`launch` is the line whose ranks are started here, `folders` are where the job searches for modules first."""
+        """`launch` is the line whose ranks are started here, `folders` are where the job searches for modules first.
+        `is_quick`: the ranks do not measure what their GPUs compute and copy.
+        """
         self._request = request
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
         self._nproc = _asked(launch)
         self._more = {FOLDERS: os.pathsep.join(folders)} if folders else {}
+        if is_quick:
+            self._more[COMPUTE] = "off"
         is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
         self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | RunningNode | None = None

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from ddpdoctor.probe.rank_env import RankEnv
     from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "StartedWorker", "adopt", "begin", "run_probe", "take_over"]
+__all__ = ["COMPUTE", "FOLDERS", "TEMPLATE", "WORKER", "StartedWorker", "adopt", "begin", "run_probe", "take_over"]
 
 WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.fork_template"
 """The module that imports torch once and forks a worker for each rank."""
 FOLDERS = "DDPDOCTOR_FOLDERS"
 """The variable with the folders that the job searches first for modules: the script's and the launcher's."""
+COMPUTE = "DDPDOCTOR_COMPUTE"
+"""The variable that switches the probe's compute phase `on` or `off`; without it, the phase runs on GPUs."""
 
 
 class StartedWorker(NamedTuple):

@@ -37,11 +37,7 @@ class NvlinkFault:
 
 
 @dataclass(frozen=True, slots=True)
-<<<<<<< HEAD
-class NvlinkRule:
-=======
 class NvlinkXidRule:
->>>>>>> main
     """One rule. `status` is None if it holds for every error status; `second` is the action of the second pattern."""
 
     code: int
@@ -101,26 +97,15 @@ _RXPIPE_V1 = 0b0011000010
 
 
 @cache
-<<<<<<< HEAD
-def rules() -> tuple[NvlinkRule, ...]:
-=======
 def rules() -> tuple[NvlinkXidRule, ...]:
->>>>>>> main
     """All rules, in NVIDIA's order of units."""
     return tuple(rule for row in _TABLE.splitlines() for rule in _rules_of(*row.split(maxsplit=4)))
 
 
-<<<<<<< HEAD
-def _rules_of(code: str, units: str, reasons: str, actions: str, statuses: str) -> list[NvlinkRule]:
-    second = _ACTIONS[actions[1]] if len(actions) > 1 else None
-    return [
-        NvlinkRule(
-=======
 def _rules_of(code: str, units: str, reasons: str, actions: str, statuses: str) -> list[NvlinkXidRule]:
     second = _ACTIONS[actions[1]] if len(actions) > 1 else None
     return [
         NvlinkXidRule(
->>>>>>> main
             int(code),
             tuple(units.split("/")),
             int(reason, 16),

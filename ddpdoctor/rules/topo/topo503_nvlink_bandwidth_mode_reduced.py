@@ -15,17 +15,13 @@ MODES = {1: "off", 2: "minimum", 3: "half", 4: "three quarters"}
 """NVML_GPU_NVLINK_BW_MODE_*; 0 is full."""
 
 
-@cause("TOPO503", "nvlink-bandwidth-mode-reduced", Severity.WARNING)
+@cause("TOPO503", "nvlink-bandwidth-mode-reduced", Severity.WARNING, also_in=("gpus",))
 def nvlink_bandwidth_mode_reduced(gpu: Gpu) -> Iterator[Finding]:
     """The NVLinks of a GPU are set to less than their full bandwidth.
 
     ## Why it matters
     All links are up and no error is counted, but every collective inside the node is slower. The setting saves power and is kept
-<<<<<<< HEAD
-    until root changes it.
-=======
     until it is changed.
->>>>>>> main
 
     ## Fix
     Set the bandwidth mode back to full as root on that node: `nvidia-smi nvlink -sbwm FULL`.

@@ -26,12 +26,12 @@ from ddpdoctor.findings import Finding, Report
 from ddpdoctor.logs.attribution import attributed
 from ddpdoctor.logs.jobs_of_log import JobLog, jobs_of_log
 from ddpdoctor.logs.merged import merged
-from ddpdoctor.privacy.redaction import redact
+from ddpdoctor.privacy.reports import without_secrets
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
 
-__all__ = ["triaged", "without_secrets"]
+__all__ = ["triaged"]
 
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
@@ -161,42 +161,6 @@ def _wanted(name: str, parts: Iterable[JobLog]) -> JobLog:
     names = list(by_name)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     raise UsageError(f"--job {name!r:.80}: no such job; {guess}jobs: {', '.join(names[:MOST_NAMES]) or 'none'}{more}")
-
-
-def without_secrets(report: Report) -> Report:
-    """The report without tokens and passwords from inputs or paths."""
-    return replace(
-        report,
-        findings=tuple(map(_without_secrets, report.findings)),
-        failures=tuple(map(redact, report.failures)),
-        inputs=tuple(
-            replace(each, path=redact(each.path), job=_redacted(each.job), reason=_redacted(each.reason))
-            for each in report.inputs
-        ),
-        jobs=tuple(replace(each, name=redact(each.name), hosts=tuple(map(redact, each.hosts))) for each in report.jobs),
-        subject=redact(report.subject),
-    )
-
-
-def _redacted(text: str | None) -> str | None:
-    return None if text is None else redact(text)
-
-
-def _without_secrets(finding: Finding) -> Finding:
-    """The finding without tokens and passwords from a log."""
-    excerpt = finding.excerpt
-    return replace(
-        finding,
-        message=redact(finding.message),
-        quote=redact(finding.quote),
-        about=redact(finding.about),
-        label=redact(finding.label),
-        undetermined=redact(finding.undetermined),
-        evidence=tuple(replace(each, seen=redact(each.seen)) for each in finding.evidence),
-        job=_redacted(finding.job),
-        group=_redacted(finding.group),
-        excerpt=None if excerpt is None else replace(excerpt, lines=tuple(map(redact, excerpt.lines))),
-    )
 
 
 def _saved(log: Log, problems: dict[str, str]) -> list[Facts]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.triage import triaged
+from ddpdoctor.collectors.log.inputs import STDIN
 from ddpdoctor.collectors.log.reading_watch import ReadingWatch, watched
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job
         def told(done: int, total: int) -> None:
             progress.step(f"reading {_pieces(done, total)}" if done < total else "looking for the cause")
 
+        if STDIN in paths:
+            progress.step("reading standard input")
         watch = ReadingWatch(begun, told)
         with watched(watch):
             report, _ = triaged(paths, request, started=started, job=job)

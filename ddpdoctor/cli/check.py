@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import JoinTimeout
+from ddpdoctor.cli.options import JoinTimeout, Quick
 
 __all__ = ["check"]
 
@@ -17,6 +17,7 @@ def check(
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Do not start ranks.")] = False,
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Judge and probe this node alone.")] = False,
     join_timeout: JoinTimeout = 30.0,
+    quick: Quick = False,
     write_nodes: Annotated[
         str | None,
         typer.Option(
@@ -30,7 +31,7 @@ def check(
     from ddpdoctor.app.preflight import Detail, preflight
     from ddpdoctor.app.preflight_plan import PreflightOptions
 
-    result = preflight(request, PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes))
+    result = preflight(request, PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes, quick))
     if result.detail is Detail.NOTHING:
         return result.report.exit_code(request.fail_on.severity)
     from ddpdoctor.cli.output import emit, emit_shortly

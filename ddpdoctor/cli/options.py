@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ddpdoctor.app.clock import STARTED
 from ddpdoctor.app.request import FailOn, Format, Request, UsageError, default_timeout, seconds
 from ddpdoctor.app.settings import Settings
 from ddpdoctor.cli.progress import ConsoleListener
@@ -61,6 +62,9 @@ JoinTimeout = Annotated[
     ),
 ]
 """The option of the commands that wait for other nodes."""
+
+Quick = Annotated[bool, typer.Option("--quick", help="Do not measure what each GPU computes and copies.")]
+"""The option of the commands that probe ranks."""
 
 
 def _one_of(kind: type[Format] | type[FailOn]) -> str:
@@ -159,7 +163,7 @@ def _request(options: dict[str, Any], invocation: Invocation) -> Request:
     for warning in settings.warnings:
         listener.warning(warning)
     options = {**options, "ignore": settings.ignored(given)}
-    return _with_target(Request(**options, launch=invocation.launch, listener=listener))
+    return _with_target(Request(**options, launch=invocation.launch, listener=listener, began=STARTED))
 
 
 def _with_target(request: Request) -> Request:

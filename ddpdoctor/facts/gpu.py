@@ -47,6 +47,8 @@ class Gpu(Section):
     kernel_modules: tuple[str, ...] = ()
     """Those of nvidia, nvidia_uvm, nouveau, amdgpu, xe, i915 that are loaded."""
     pci: tuple[PciGpu, ...] = ()
+    pci_devices: int | None = None
+    """How many devices of any kind the PCI bus shows; None or 0 where /sys does not show it."""
     confidential_computing: bool | None = None
     cuda_error: int | None = None
     """The result of cuInit in a separate process: 0 when CUDA works, 802 before the fabric is set up; None if not called."""

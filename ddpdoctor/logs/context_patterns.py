@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.facts.nccl_line import without_function
 
 __all__ = ["CONTEXT_PATTERNS", "context_lines"]
 
@@ -54,7 +55,9 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "compiler": r":\d+:\d+: (?:fatal )?error: |\bfatal error: [^\s:]{1,200}: No such file|nvcc fatal {1,3}: "
     r"|unsupported GNU version",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
-    "nccl_warns": r"\bNCCL WARN ",
+    "nccl_warns": r"\bNCCL (?:WARN|ATTN) ",
+    "nccl_hint": r"\bHINT: (?:In many|To confirm|See https|Default)",
+    "nccl_diag": r"\bNCCL DIAG ",
     "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "child_of_lightning": r"(?:\[rank: (?P<local>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with "
@@ -106,6 +109,6 @@ def context_lines(log: Log, name: str) -> Iterator[tuple[LogLine, re.Match[str]]
     """The lines of the log that carry this mark, taken apart."""
     known = re.compile(CONTEXT_PATTERNS[name])
     for line in log.lines:
-        found = known.search(line.text)
+        found = known.search(without_function(line.text))
         if found is not None:
             yield line, found

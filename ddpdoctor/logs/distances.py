@@ -104,6 +104,9 @@ RAY_ACTOR_LINES = Distance(6, "lines", "below the process id of an actor stands 
 RAY_MEMORY_LINES = Distance(2, "lines", "above its node Ray may begin to tell that it killed workers for their memory")
 POD_LINES = Distance(200, "lines", "`kubectl describe` prints of one pod")
 CALL_SITE_LINES = Distance(40, "lines", "before a rank's time-out stands its traceback, which names the call")
+HINT_LINES = Distance(
+    24, "lines", "after NCCL's warning stand its hints, with those of the other ranks of the node between"
+)
 SHM_REASON_LINES = Distance(4, "lines", "before NCCL gives up on a segment stands why")
 
 # Tracebacks

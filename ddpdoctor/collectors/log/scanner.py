@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ddpdoctor.collectors.log.engines import DIGITS, engine
 from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, JobMark, LogLine, MarkKind, Traceback, Who
+from ddpdoctor.facts.nccl_line import without_function
 from ddpdoctor.facts.xids import Xid
 from ddpdoctor.logs.distances import TAIL_LINES
 from ddpdoctor.logs.job_marks import MARK_WORDS, mark_in
@@ -132,8 +133,9 @@ class Scanner:
             keeper.kernel.take(text, number)
         if kind.is_mark:
             keeper.take_mark(text, number, context)
+        plain = without_function(text)
         for pattern in kind.patterns:
-            found = pattern.search(text)
+            found = pattern.search(plain)
             if found is not None:
                 keeper.take_match(text, number, found)
                 return

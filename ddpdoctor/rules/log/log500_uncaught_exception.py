@@ -264,7 +264,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     ddpdoctor names the innermost frame of the job's own code.
 
     ## Fix
-    Correct the script at the place that the finding names. The finding also names the lines of the log with the full traceback,
+    Correct the script at the last frame of its own code. ddpdoctor names it, the lines of the log with the full traceback,
     and the command to run after a missing module, file, key, or permission.
 
     ## Example

@@ -29,6 +29,7 @@ ORDER = (
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
+    ("wording",),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
@@ -64,6 +65,7 @@ PURE = (
     "facts",
     "findings",
     "examined",
+    "wording",
     "rules",
     "causality",
     "engine",

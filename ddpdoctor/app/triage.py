@@ -20,19 +20,19 @@ from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
 from ddpdoctor.collectors.log.inputs import STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
-from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.examined import ExaminedInput, RunDifference
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
 from ddpdoctor.logs.attribution import attributed
 from ddpdoctor.logs.jobs_of_log import JobLog, jobs_of_log
 from ddpdoctor.logs.merged import merged
-from ddpdoctor.privacy.redaction import redact
+from ddpdoctor.privacy.redaction import redact, redact_variable
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
 
-__all__ = ["triaged", "without_secrets"]
+__all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged", "without_secrets"]
 
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
@@ -180,8 +180,16 @@ def without_secrets(report: Report) -> Report:
             for each in report.inputs
         ),
         jobs=tuple(replace(each, name=redact(each.name), hosts=tuple(map(redact, each.hosts))) for each in report.jobs),
+        differences=tuple(map(_difference_without_secrets, report.differences)),
+        compared_with=redact(report.compared_with),
         subject=redact(report.subject),
     )
+
+
+def _difference_without_secrets(each: RunDifference) -> RunDifference:
+    name = each.name.lstrip("-").upper() if each.kind == "setting" else ""
+    failed, good = redact_variable(name, each.failed), redact_variable(name, each.good)
+    return replace(each, name=redact(each.name), failed=failed, good=good, place=redact(each.place))
 
 
 def _redacted(text: str | None) -> str | None:

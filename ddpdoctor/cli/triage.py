@@ -21,6 +21,10 @@ def triage(
         ),
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only the job with this name.")] = None,
+    good: Annotated[
+        list[str] | None,
+        typer.Option("--good", metavar="PATH", help="Logs of a run that completed: show what only the failed one has."),
+    ] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
     from ddpdoctor.app.triage_reading import triage_inputs
@@ -29,4 +33,4 @@ def triage(
     started = time.time()
     if not paths:
         raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
-    return emit(triage_inputs(paths, request, started=started, job=job), request)
+    return emit(triage_inputs(paths, request, started=started, job=job, good=good or ()), request)

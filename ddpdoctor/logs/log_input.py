@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from ddpdoctor.facts.log import InputKind, Log, LogLine, Who
-from ddpdoctor.logs.line_meaning import reports_failure
+from ddpdoctor.logs.line_meaning import is_work_of_job, reports_failure
 
 __all__ = ["NOT_JUDGED", "is_of_job", "reason_against", "settled"]
 
@@ -42,10 +42,6 @@ _TOOLS = (
 _MAY_BE_TEXT = (*_TOOLS, InputKind.MANIFEST, InputKind.JSON)
 _NO_JOB = "no line of a job in it"
 
-_PROGRESS = re.compile(
-    r"(?i)\b(?:loss|accuracy|throughput|lr|tokens/s|tok/s|samples/s)\b[^\n]{0,20}?\d|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
-    r"|\b(?:epochs?|steps?|iter(?:ation)?s?|batch|rank)\b[ =:/#\[(]{0,3}\d+[^\n]{0,80}?\d"
-)
 _VALUE = re.compile(
     r"\s*<[\w.]+>[^<]*</[\w.]+>\s*$|\s*\|.*\|\s*$|\s*[A-Z][\w .()/-]{2,45} : "
     r"|(?:Unable to determine the device handle|Failed to initialize NVML|NVIDIA-SMI has failed|No devices were found)"
@@ -92,7 +88,7 @@ class _OfJob:
         self.told = {each.source for each in log.spoken if not _is_of_tool(each)}
         self.told |= {each.source for each in log.unfinished}
         self.speaking = {line.source for line in (*log.heads, *log.tails) if _is_of_job(line)}
-        self.working = {line.source for line in log.tails if line.time is not None or _PROGRESS.search(line.text)}
+        self.working = {line.source for line in log.tails if line.time is not None or is_work_of_job(line.text)}
         self.launched = {each.source for each in log.marks}
         self.matched |= self.launched
         self.launched |= {each.source for each in log.tracebacks} | {each.source for each in log.exits}
@@ -120,4 +116,4 @@ def _is_of_job(line: LogLine) -> bool:
     """Whether a line has a prefix of a rank or a time, or reads like one of a job."""
     if line.time is not None or line.who != Who() or reports_failure(line):
         return True
-    return _PROGRESS.search(line.text) is not None or _WORDS.search(line.text) is not None
+    return is_work_of_job(line.text) or _WORDS.search(line.text) is not None

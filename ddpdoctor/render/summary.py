@@ -10,7 +10,8 @@ from rich.text import Text
 from ddpdoctor.findings import Finding, Report, Verdict
 from ddpdoctor.render.blocks import is_harmless
 from ddpdoctor.render.plain import printable
-from ddpdoctor.render.words import counted, joined, listed, seconds_text
+from ddpdoctor.render.words import joined, listed, seconds_text
+from ddpdoctor.wording import counted
 
 __all__ = ["summary"]
 

@@ -13,7 +13,8 @@ from ddpdoctor.collectors.log.run_lines import features_of
 from ddpdoctor.examined import ExaminedJob, Verdict
 from ddpdoctor.findings import Finding, Report, Role, Severity
 from ddpdoctor.logs.run_differences import run_differences
-from ddpdoctor.render.words import counted, listed
+from ddpdoctor.render.words import listed
+from ddpdoctor.wording import counted
 
 __all__ = ["compared_in_folder", "compared_with_good"]
 

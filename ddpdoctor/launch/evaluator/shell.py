@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -746,13 +746,17 @@ class Shell:
         before: list[Node] = []
         words: list[Value] = []
         try:
-            for child in node.children:
+            for children in _joined_words(node):
+                child = children[0]
                 if child.type == "variable_assignment" and not words:
                     before.append(child)
-                elif child.type in ("herestring_redirect", "file_redirect", "heredoc_redirect"):
                     continue
-                elif child.is_named and child.type != "comment":
-                    words += self.expander().fields(self.text_of(child), self.start_of(child))
+                if before and not words and self._is_next_line(before[-1], child):
+                    for assignment in before:  # the grammar reads `A=1 B=2` and the next line as one command
+                        self.assignment(assignment)
+                    before = []
+                text = "".join(self.text_of(each) for each in children)
+                words += self.expander().fields(text, self.start_of(child))
         except UnsetParameter:
             self.status = 1
             self.is_ended = True
@@ -765,6 +769,11 @@ class Shell:
             self._with_assignments(before, words, node)
         else:
             self.invoke(words, self.origin_of(node))
+
+    def _is_next_line(self, before: Node, after: Node) -> bool:
+        """Whether a line ends between two nodes of a command."""
+        end, start = self._source.offsets.of(before)[1], self.start_of(after)
+        return "\n" in self._source.text[end:start].replace("\\\n", "")
 
     def _with_assignments(self, assignments: Sequence[Node], words: Sequence[Value], node: Node) -> None:
         """`NAME=value command`: the variables are the command's alone."""
@@ -899,3 +908,22 @@ _HANDLERS: dict[str, Callable[[Shell, Node], None]] = {
 def run_text(text: str, shell: Shell, file: str = "") -> int | None:
     """Execute a whole script in a shell; its exit status, None where it is unknown."""
     return shell.run(text, lambda start, end: Origin(file, start, end))
+
+
+def _joined_words(node: Node) -> Iterator[list[Node]]:
+    """The assignments and words of a command. The grammar cuts `$A.$B.$C` into two words: what touches is one."""
+    waiting: list[Node] = []
+    for child in node.children:
+        is_word = child.is_named and child.type not in _NO_WORDS
+        if waiting and not (
+            is_word and waiting[-1].end_byte == child.start_byte and child.type != "variable_assignment"
+        ):
+            yield waiting
+            waiting = []
+        if is_word:
+            waiting.append(child)
+    if waiting:
+        yield waiting
+
+
+_NO_WORDS = ("herestring_redirect", "file_redirect", "heredoc_redirect", "comment")

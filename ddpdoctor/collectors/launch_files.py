@@ -137,7 +137,7 @@ def _read(
         found.failures += failures
         found.jobs[path], found.left_out[path] = imagined_manifest_jobs(text, path, version)
         if lines:
-            return ExaminedInput(path, "manifest", lines=count)
+            return ExaminedInput(path, "manifest", lines=count, left_out=found.left_out[path])
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
     if _is_shell(path, text):
@@ -153,7 +153,8 @@ def _read(
         _imagine(path, text, found, environ, version, files)
         is_understood = bool(lines or found.jobs[path])
         reason = None if is_understood else "no launch line found"
-        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
+        left_out = found.left_out[path]
+        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
     )

@@ -157,7 +157,7 @@ class _Runner:
         for command in shell.started:
             self._group += 1
             self._expand(command, command.argv, command.environ, place, 0)
-        self._found.left_out += self._budget.left_out
+        self._found.left_out += self._budget.described(file, text)
         return self._found
 
     def run_command(self, command: PlacedCommand) -> ImaginedRun:
@@ -282,7 +282,7 @@ class _Runner:
             return
         text = self._read(texts[at], command.folder) if argv[at].is_known else None
         if text is None:
-            self._found.left_out.append(f"{texts[at].replace(UNKNOWN, '…')}: not read")
+            self._budget.leave_out(command.origin, f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
         self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
 

@@ -38,7 +38,8 @@ _ORDINAL = re.compile(r".*-\d+")
 def imagined_manifest_jobs(text: str, file: str, version: Version) -> tuple[tuple[ImaginedJob, ...], tuple[str, ...]]:
     """The jobs that the pods of a manifest run, and what of it is not imagined."""
     run = pods_of_manifest(text, file, version)
-    return jobs_of_run(run, Launch(), file, text, version), tuple(dict.fromkeys(run.left_out))
+    left_out = (each if each.startswith(f"{file}:") else f"{file}: {each}" for each in run.left_out)
+    return jobs_of_run(run, Launch(), file, text, version), tuple(dict.fromkeys(left_out))
 
 
 def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
@@ -77,7 +78,7 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
         for members in _jobs(work, started, version):
             group = len(found.launched) + 1
             found.launched += [replace(each, group=group) for each in services.without_aliases(members, version)]
-    found.left_out += budget.left_out
+    found.left_out += budget.described(file, text)
     return found
 
 

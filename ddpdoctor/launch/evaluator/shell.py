@@ -35,6 +35,7 @@ DEEPEST = 48
 MOST_OUTPUT = 1 << 20
 """Characters that one command substitution may give."""
 MOST_COMMANDS = 20_000
+MOST_LEFT_OUT = 200
 
 
 _ARITHMETIC = re.compile(
@@ -45,17 +46,33 @@ _ARITHMETIC = re.compile(
 
 @dataclass(slots=True)
 class Budget:
-    """What one evaluation may still do; shared by all shells of it. `left_out` says where it stopped."""
+    """What one evaluation may still do; shared by all shells of it. `left_out` says where it stopped, and why."""
 
     statements: int = MOST_STATEMENTS
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[tuple[Origin, str]] = field(default_factory=list)
 
-    def spend(self) -> bool:
+    def spend(self, origin: Callable[[], Origin]) -> bool:
         """Whether one more statement may run."""
         self.statements -= 1
         if self.statements == 0:
-            self.left_out.append("more statements than a job file has")
+            self.leave_out(origin(), f"only the first {MOST_STATEMENTS} statements are executed")
         return self.statements > 0
+
+    def leave_out(self, origin: Origin, reason: str) -> None:
+        """Note that what begins there is not executed."""
+        if len(self.left_out) < MOST_LEFT_OUT:
+            self.left_out.append((origin, reason))
+
+    def described(self, file: str, text: str) -> list[str]:
+        """What was left out of a file, as `FILE:LINE: reason`."""
+        return list(
+            dict.fromkeys(
+                f"{file}:{text.count(chr(10), 0, origin.start) + 1}: {reason}"
+                if origin.file == file
+                else f"{origin.file or file}: {reason}"
+                for origin, reason in self.left_out
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +197,7 @@ class Shell:
         """Execute a text in this shell; its exit status, None where it is unknown."""
         before = self._source
         if self.depth > DEEPEST:
-            self.budget.left_out.append("nested too deeply")
+            self.budget.leave_out(origin(0, 0), "nested too deeply")
             return None
         source = _parsable(text)
         tree = parse(source)
@@ -217,7 +234,10 @@ class Shell:
 
     def execute(self, node: Node) -> None:
         """Execute one statement."""
-        if self.is_ended or not self.budget.spend() or self.depth > DEEPEST:
+        if self.is_ended or not self.budget.spend(lambda: self.origin_of(node)):
+            return
+        if self.depth > DEEPEST:
+            self.budget.leave_out(self.origin_of(node), "nested too deeply")
             return
         handler = _HANDLERS.get(node.type)
         if handler is not None:
@@ -227,7 +247,7 @@ class Shell:
             finally:
                 self.depth -= 1
         elif node.type == "ERROR":
-            self.budget.left_out.append(f"not understood: {self.text_of(node)[:40]!r}")
+            self.budget.leave_out(self.origin_of(node), f"not understood: {self.text_of(node)[:40]!r}")
             self.status = None
 
     def block(self, nodes: Iterable[Node]) -> None:
@@ -426,7 +446,7 @@ class Shell:
                 return
             if self._round(body):
                 return
-        self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
+        self.budget.leave_out(self.origin_of(node), f"a loop of more than {MOST_ROUNDS} rounds")
         if body is not None:
             self._maybe(body)
 
@@ -481,7 +501,7 @@ class Shell:
             if self._round(body):
                 return
         if len(values) > MOST_ROUNDS:
-            self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
+            self.budget.leave_out(self.origin_of(node), f"a loop of more than {MOST_ROUNDS} rounds")
 
     def c_style_for(self, node: Node) -> None:
         """`for ((i = 0; i < n; i++))`."""
@@ -503,7 +523,7 @@ class Shell:
             if self._round(body):
                 return
             self.expander().number(parts[2])
-        self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
+        self.budget.leave_out(self.origin_of(node), f"a loop of more than {MOST_ROUNDS} rounds")
 
     def case_(self, node: Node) -> None:
         value_node = node.child_by_field_name("value")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.collectors.launch_files import LaunchFiles
 from ddpdoctor.engine import Outcome, judge
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
@@ -15,7 +17,14 @@ from ddpdoctor.launch.evaluator.rank_nodes import VARIABLES, nodes_of_ranks, ori
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
 
-__all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes"]
+__all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes", "whole_file_outcomes"]
+
+
+def whole_file_outcomes(files: LaunchFiles, facts: Facts, rules: Iterable[Rule]) -> list[Outcome]:
+    """What the rules find in shell files as a whole."""
+    whole = tuple(rule for rule in rules if "job_file" in (*rule.needs, *rule.wants))
+    about = replace(facts, launch=Launch(), job=None, environ=Environ())
+    return [judge(replace(about, job_file=job_file), whole) for job_file in files.job_files.values()]
 
 
 def imagined_outcomes(
@@ -28,7 +37,7 @@ def imagined_outcomes(
         comparing: what compares the nodes of a job.
         known: findings of the launch lines as written: what they report or explain is not repeated.
     """
-    rules, comparing = tuple(rules), tuple(comparing)
+    rules, comparing = tuple(each for each in rules if "job_file" not in each.needs), tuple(comparing)
     explains = {rule.code: rule.explains for rule in rules}
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}

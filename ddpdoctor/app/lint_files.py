@@ -7,7 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
-from ddpdoctor.app.imagined_jobs import has_one_launcher_per_host, has_rank_variables, imagined_outcomes
+from ddpdoctor.app.imagined_jobs import (
+    has_one_launcher_per_host,
+    has_rank_variables,
+    imagined_outcomes,
+    whole_file_outcomes,
+)
 from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
@@ -35,10 +40,19 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
     """The report with the findings of the files' lines."""
     assert facts.launch is not None
     rules += rules_of_machines(request, [line for lines in files.lines.values() for line in lines])
-    outcomes = []
+    explains = {rule.code: rule.explains for rule in rules}
+    outcomes = whole_file_outcomes(files, facts, rules)
+    for outcome in outcomes:
+        outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
+    explained = {(f.where.file, code) for each in outcomes for f in each.findings for code in explains[f.code]}
+    rules = tuple(rule for rule in rules if "job_file" not in rule.needs)
     for lines in files.lines.values():
         for each in _judged(lines, facts, facts.launch, rules):
-            each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
+            each.findings = [
+                f
+                for f in each.findings
+                if (f.where.file, f.code) not in explained and not _is_silenced(f, lines, files)
+            ]
             outcomes.append(each)
     for outcome in outcomes:
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
@@ -37,7 +38,8 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, and `left_out` what was not understood of them.
+    files and manifests start on an imagined cluster, `left_out` what was not understood of them, and `job_files`
+    the shell files as a whole.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    job_files: dict[str, JobFile] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """Whether a comment on one of these lines suppresses the code."""
@@ -165,6 +168,7 @@ def _imagine(
 ) -> None:
     """Execute a shell file on an imagined cluster."""
     from ddpdoctor.facts.launch.record import Launch
+    from ddpdoctor.launch.evaluator.job_files import job_file_of
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
 
@@ -172,6 +176,7 @@ def _imagine(
     run_of_file = run_job_file(text, path, environ, version, folder, _TextsOnly(files))
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version)
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
+    found.job_files[path] = job_file_of(path, text, version, run_of_file, found.jobs[path])
 
 
 @dataclass(frozen=True)

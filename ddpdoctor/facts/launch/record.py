@@ -64,7 +64,8 @@ class LaunchLine:
     `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments
     of rm). `private` are variables that the script sets and that are empty in the text that it quotes for another
     shell. `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
-    None without one. `preceding` are the commands that its shell runs before it, as in `Layer`.
+    None without one. `hostfile` is the text of the hostfile that mpirun or deepspeed is given, None if it is not read.
+    `preceding` are the commands that its shell runs before it, as in `Layer`.
     """
 
     source: str
@@ -90,6 +91,7 @@ class LaunchLine:
     private: tuple[str, ...] = ()
     carriage_return: int | None = None
     preceding: tuple[str, ...] = ()
+    hostfile: str | None = None
 
     @property
     def agent(self) -> Layer | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.launch.evaluator.tools import host_names
-from ddpdoctor.launch.evaluator.values import NODE, TASK, Value
+from ddpdoctor.launch.evaluator.values import NODE, RUN, TASK, Value
 
 __all__ = ["MOST_NODES", "Allocation", "allocation_of", "host_list", "number_of", "option"]
 
@@ -72,8 +72,11 @@ class Allocation:
         )
         varying["SLURMD_NODENAME"] = Value(self.hosts[0], varies=frozenset((NODE,)))
         if self.is_array:
-            varying |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_JOB_ID"), Value("1"))
-        return {**{name: Value(text) for name, text in fixed.items()}, **varying}
+            varying |= dict.fromkeys(
+                ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_JOB_ID"), Value("1", varies=frozenset((RUN,)))
+            )
+        per_run = {name: Value(fixed.pop(name), varies=frozenset((RUN,))) for name in ("SLURM_JOB_ID", "SLURM_JOBID")}
+        return {**{name: Value(text) for name, text in fixed.items()}, **per_run, **varying}
 
 
 def option(layer: Layer, *flags: str) -> str | None:

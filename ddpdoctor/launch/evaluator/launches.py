@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, allocation_of, gpus_of, number_of, option
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
-from ddpdoctor.launch.evaluator.shell import Budget, Shell, StartedCommand
+from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
@@ -23,7 +23,7 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
 from ddpdoctor.launch.sbatch import batch_layer
 
-__all__ = ["ImaginedRun", "Launched", "Place", "PlacedCommand", "run_job_file", "run_placed"]
+__all__ = ["ImaginedRun", "Launched", "Place", "PlacedCommand", "StartedProgram", "run_job_file", "run_placed"]
 
 MOST_LAUNCHED = 2_048
 """Programs on imagined hosts that are kept."""
@@ -78,6 +78,8 @@ class Launched:
     is_background: bool = False
     pod: Pod | None = None
     """The pods of its job, for a manifest."""
+    order: int = 0
+    """How many commands the file's own shell had run before."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,21 @@ class ImaginedRun:
     launched: list[Launched] = field(default_factory=list)
     allocation: Allocation = field(default_factory=Allocation)
     left_out: list[str] = field(default_factory=list)
+    invoked: list[InvokedCommand] = field(default_factory=list)
+    """The commands of the file's own shell, in order."""
+    programs: list[StartedProgram] = field(default_factory=list)
+    """Programs that are no launchers of ranks, host by host."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedProgram:
+    """A program on one imagined host that starts no ranks that are known."""
+
+    place: Place
+    argv: tuple[Value, ...]
+    origin: Origin
+    is_certain: bool
+    is_background: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +170,7 @@ class _Runner:
         outside = {name: Value(value) for name, value in environ.items()}
         shell = self._shell(place, {**outside, **allocation.environ()}, folder)
         shell.name = Value(file)
+        shell.invoked = self._found.invoked
         shell.run(text, lambda start, end: Origin(file, start, end))
         for command in shell.started:
             self._group += 1
@@ -242,6 +260,10 @@ class _Runner:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
             self._expand(command, inner, self._as_env_says(first, environ), place, depth + 1)
+        elif len(self._found.programs) < MOST_LAUNCHED:
+            self._found.programs.append(
+                StartedProgram(place, tuple(argv), command.origin, command.is_certain, command.is_background)
+            )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
         """The words behind those of a wrapper."""
@@ -307,7 +329,8 @@ class _Runner:
         place: Place,
         depth: int,
     ) -> None:
-        shell = self._shell(place, environ, command.folder)
+        known = replace(place, unset=place.unset | (command.private - environ.keys()))
+        shell = self._shell(known, environ, command.folder)
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
@@ -317,6 +340,8 @@ class _Runner:
                 self._group += 1
             certain = replace(
                 started,
+                order=command.order,
+                private=started.private | command.private,
                 is_certain=started.is_certain and command.is_certain,
                 is_background=started.is_background or command.is_background,
             )
@@ -473,6 +498,7 @@ class _Runner:
                 group=self._group,
                 is_certain=command.is_certain,
                 is_background=command.is_background,
+                order=command.order,
             )
         )
 

@@ -25,7 +25,7 @@ from ddpdoctor.launch.shell.text import Offsets, parse
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["Budget", "Shell", "StartedCommand", "run_text"]
+__all__ = ["Budget", "InvokedCommand", "Shell", "StartedCommand", "run_text"]
 
 MOST_STATEMENTS = 20_000
 MOST_ROUNDS = 1_100
@@ -89,6 +89,20 @@ class StartedCommand:
     is_certain: bool = True
     is_background: bool = False
     stdin: Value | None = None
+    private: frozenset[str] = frozenset()
+    """Variables that the shell has set and that the program does not get."""
+    order: int = 0
+    """How many commands the shell had run before."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvokedCommand:
+    """A command that a shell runs: a program, a builtin, or a function."""
+
+    words: tuple[Value, ...]
+    origin: Origin
+    is_certain: bool
+    is_background: bool
 
 
 class _Flow(Exception):
@@ -133,6 +147,9 @@ class Shell:
         self.options: set[str] = set()
         self.functions: dict[str, _Function] = {}
         self.is_certain = True
+        self.is_background = False
+        self.invoked: list[InvokedCommand] | None = None
+        """Every command that this shell and its subshells run, in order; None where nobody asks."""
         self.is_ended = False
         """Every way through the script has ended."""
         self.has_started = False
@@ -188,7 +205,8 @@ class Shell:
         other.positional, other.name, other.folder = list(self.positional), self.name, self.folder
         other.options, other.functions = set(self.options), dict(self.functions)
         other.status, other.is_certain, other.depth = self.status, self.is_certain, self.depth + 1
-        other.in_condition = self.in_condition
+        other.in_condition, other.is_background = self.in_condition, self.is_background
+        other.invoked = self.invoked
         other.stdin = self.stdin
         other._source = self._source
         return other
@@ -263,6 +281,7 @@ class Shell:
 
     def _in_background(self, node: Node) -> None:
         inner = self.child()
+        inner.is_background = True
         inner.output = self.output
         inner._guarded(lambda: inner.execute(node))
         self.started += [replace(command, is_background=True) for command in inner.started]
@@ -801,6 +820,8 @@ class Shell:
         """Run a command by its words: a function, a builtin, a program that is known, or one that is started."""
         name = words[0].text
         self.has_started = False
+        if self.invoked is not None and len(self.invoked) < MOST_COMMANDS:
+            self.invoked.append(InvokedCommand(tuple(words), origin, self.is_certain, self.is_background))
         if name in self.functions:
             self._call(self.functions[name], words[1:])
         elif name in BUILTINS:
@@ -845,8 +866,19 @@ class Shell:
         """Note a program that would be started; what it prints and how it ends is unknown."""
         environ = self.variables.exported()
         if len(self.started) < MOST_COMMANDS:
+            private = frozenset(name for name, each in self.variables.named.items() if not each.is_exported)
+            order = len(self.invoked or ())
             self.started.append(
-                StartedCommand(tuple(words), environ, self.folder, origin, self.is_certain, stdin=self.stdin)
+                StartedCommand(
+                    tuple(words),
+                    environ,
+                    self.folder,
+                    origin,
+                    self.is_certain,
+                    stdin=self.stdin,
+                    private=private,
+                    order=order,
+                )
             )
         self.output.append(NOT_KNOWN)
         self.status = None

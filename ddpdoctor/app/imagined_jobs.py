@@ -37,8 +37,9 @@ def imagined_outcomes(
         comparing: what compares the nodes of a job.
         known: findings of the launch lines as written: what they report or explain is not repeated.
     """
-    rules, comparing = tuple(each for each in rules if "job_file" not in each.needs), tuple(comparing)
+    rules, comparing = tuple(rules), tuple(comparing)
     explains = {rule.code: rule.explains for rule in rules}
+    rules = tuple(each for each in rules if "job_file" not in each.needs)
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
     of_jobs = tuple(

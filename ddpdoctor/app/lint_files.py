@@ -13,7 +13,7 @@ from ddpdoctor.app.imagined_jobs import (
     imagined_outcomes,
     whole_file_outcomes,
 )
-from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_machines
+from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_files, rules_of_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.launch import LocalFiles
@@ -40,14 +40,15 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
     """The report with the findings of the files' lines."""
     assert facts.launch is not None
     rules += rules_of_machines(request, [line for lines in files.lines.values() for line in lines])
+    rules += rules_of_files(request, files.job_files.values())
     explains = {rule.code: rule.explains for rule in rules}
     outcomes = whole_file_outcomes(files, facts, rules)
     for outcome in outcomes:
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
     explained = {(f.where.file, code) for each in outcomes for f in each.findings for code in explains[f.code]}
-    rules = tuple(rule for rule in rules if "job_file" not in rule.needs)
+    of_lines = tuple(rule for rule in rules if "job_file" not in rule.needs)
     for lines in files.lines.values():
-        for each in _judged(lines, facts, facts.launch, rules):
+        for each in _judged(lines, facts, facts.launch, of_lines):
             each.findings = [
                 f
                 for f in each.findings

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launch.record import LaunchLine
 
-__all__ = ["FileCommand", "FileLaunch", "JobFile", "TextSpan"]
+__all__ = ["FileCommand", "FileLaunch", "JobFile", "MissingVariable", "TextSpan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,26 @@ class FileLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingVariable:
+    """A variable that the file sets and that the shell that uses it does not get.
+
+    `used` is where that shell's text uses it, `assigned` where the file sets it (None: not found). `remote` is the program
+    that passes no variables at all ("" for a shell on the same host).
+    """
+
+    name: str
+    used: TextSpan
+    assigned: TextSpan | None = None
+    remote: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobFile(Section):
     """One shell or batch file.
 
     `commands` are those of its own shell in the order in which they run; `programs` are other programs than launchers
-    that srun, mpirun or ssh start, host by host. `launches` are its launchers and ranks. `late_options` are `#SBATCH` lines after
+    that srun, mpirun or ssh start, host by host. `launches` are its launchers and ranks. `missing` are variables
+    that are empty where they are used. `late_options` are `#SBATCH` lines after
     the first command, which sbatch ignores. `is_batch`: it has `#SBATCH` lines; then `is_array` says whether they ask for a
     job array and `gpus` how many GPUs per node. `is_complete`: everything in it was executed.
     """
@@ -70,6 +85,7 @@ class JobFile(Section):
     commands: tuple[FileCommand, ...] = ()
     programs: tuple[FileCommand, ...] = ()
     launches: tuple[FileLaunch, ...] = ()
+    missing: tuple[MissingVariable, ...] = ()
     late_options: tuple[TextSpan, ...] = ()
     is_batch: bool = False
     is_array: bool = False

@@ -291,9 +291,13 @@ class Expander:
         """Add what a parameter holds."""
         if name in ("@", "*") or index in ("@", "*"):
             values = self._shell.positional if name in ("@", "*") else self._shell.variables.elements(name)
+            if not values:
+                self._shell.variables.miss(name)
             self._add_values(word, values, is_star="*" in (name, index), is_quoted=is_quoted)
             return
         value = self._value(name, index)
+        if value is None:
+            self._shell.variables.miss(name)
         word.add(EMPTY if value is None else value, is_quoted=is_quoted, is_split=not is_quoted)
 
     def _add_values(self, word: _Word, values: list[Value], *, is_star: bool, is_quoted: bool) -> None:

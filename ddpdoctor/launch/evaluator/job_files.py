@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.facts.job_file import FileCommand, FileLaunch, JobFile, TextSpan
+from ddpdoctor.facts.job_file import FileCommand, FileLaunch, JobFile, MissingVariable, TextSpan
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import option
@@ -59,6 +60,7 @@ def job_file_of(path: str, text: str, version: Version, run: ImaginedRun, jobs: 
         commands=tuple(commands),
         programs=tuple(programs),
         launches=tuple(_launches(jobs)),
+        missing=tuple(_missing(text, run)),
         late_options=late,
         is_batch=batch is not None or bool(late),
         is_array=batch is not None and option(batch, "-a", "--array") is not None,
@@ -66,6 +68,27 @@ def job_file_of(path: str, text: str, version: Version, run: ImaginedRun, jobs: 
         is_complete=not run.left_out,
         gpus=run.allocation.gpus_per_node,
     )
+
+
+def _missing(text: str, run: ImaginedRun) -> Iterator[MissingVariable]:
+    """Variables that are empty where a quoted text uses them; those that every shell of a cluster has are not meant."""
+    seen = set()
+    for each in run.missing:
+        remote = next((name for name in reversed(each.via) if name in REMOTE), "")
+        for name in each.names:
+            is_set = re.search(rf"(?m)^[ \t]*(?:export[ \t]+)?({name})=", text)
+            used = re.search(rf"\$(?:\{{{name}\}}|{name}\b)", text[each.origin.start :])
+            is_doubtful = _EVERYWHERE.fullmatch(name) or re.search(rf"\b{name}=\S*\$\{{?{name}\b", text)
+            if each.is_certain and name not in seen and used is not None and not is_doubtful:
+                seen.add(name)
+                at = each.origin.start
+                assigned = None if is_set is None else TextSpan(*is_set.span(1))
+                yield MissingVariable(name, TextSpan(at + used.start(), at + used.end()), assigned, remote)
+
+
+_EVERYWHERE = re.compile(
+    r"(SLURM|PMI|OMPI|PBS|LSB|CONDA)_\w+|PATH|HOME|USER|PWD|HOSTNAME|SHELL|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH"
+)
 
 
 def _is_exclusive(batch: Layer) -> bool:

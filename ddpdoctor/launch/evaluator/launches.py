@@ -91,8 +91,19 @@ class ImaginedRun:
     left_out: list[str] = field(default_factory=list)
     invoked: list[InvokedCommand] = field(default_factory=list)
     """The commands of the file's own shell, in order."""
+    missing: list[MissingVariables] = field(default_factory=list)
     programs: list[StartedProgram] = field(default_factory=list)
     """Programs that are no launchers of ranks, host by host."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVariables:
+    """Variables that a shell uses and that the one around it has set, but not passed on. `origin` is the command's."""
+
+    names: tuple[str, ...]
+    origin: Origin
+    via: tuple[str, ...]
+    is_certain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +340,16 @@ class _Runner:
         place: Place,
         depth: int,
     ) -> None:
-        known = replace(place, unset=place.unset | (command.private - environ.keys()))
-        shell = self._shell(known, environ, command.folder)
+        private = command.private - environ.keys()
+        shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
+        shell.variables.private = private
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
         shell.run(text.text, self._inside.get(text.text, lambda start, end: origin))
+        if shell.variables.missed:
+            names = tuple(shell.variables.missed)
+            self._found.missing.append(MissingVariables(names, command.origin, place.via, command.is_certain))
         for started in shell.started:
             if not place.via:  # on one host its statements run one after the other
                 self._group += 1
@@ -365,7 +380,8 @@ class _Runner:
             if layer.name != "ssh":  # pdsh puts these into each command
                 own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
             there = replace(place, host=host.text, node=node, via=(*place.via, layer.name))
-            self._run_text(replace(command, folder=None), own, [], {}, there, depth)
+            private = command.private | {name for name, value in command.environ.items() if value.origins}
+            self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
 
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""

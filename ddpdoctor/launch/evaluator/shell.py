@@ -145,6 +145,7 @@ class Shell:
         self.output: list[Value] = []
         self.stdin: Value | None = None
         self.options: set[str] = set()
+        self.doubted: set[str] = set()
         self.functions: dict[str, _Function] = {}
         self.is_certain = True
         self.is_background = False
@@ -204,6 +205,7 @@ class Shell:
         other = Shell(self.machine, self.budget, self.variables.copy())
         other.positional, other.name, other.folder = list(self.positional), self.name, self.folder
         other.options, other.functions = set(self.options), dict(self.functions)
+        other.doubted = set(self.doubted)
         other.status, other.is_certain, other.depth = self.status, self.is_certain, self.depth + 1
         other.in_condition, other.is_background = self.in_condition, self.is_background
         other.invoked = self.invoked
@@ -746,6 +748,7 @@ class Shell:
     def _take(self, other: Shell) -> None:
         self.variables, self.folder, self.status = other.variables, other.folder, other.status
         self.options, self.functions, self.positional = other.options, other.functions, other.positional
+        self.doubted = other.doubted
         self.output[:] = other.output
 
     def _join(self, other: Shell) -> None:
@@ -759,6 +762,7 @@ class Shell:
         self.folder = self.folder if self.folder == other.folder else None
         self.status = self.status if self.status == other.status else None
         self.options &= other.options
+        self.doubted |= other.doubted
         if [v.text for v in self.output] != [v.text for v in other.output]:
             self.output[:] = [text_value(UNKNOWN, *self.output, *other.output)]
 
@@ -866,7 +870,7 @@ class Shell:
         """Note a program that would be started; what it prints and how it ends is unknown."""
         environ = self.variables.exported()
         if len(self.started) < MOST_COMMANDS:
-            private = frozenset(name for name, each in self.variables.named.items() if not each.is_exported)
+            private = {name for name, each in self.variables.named.items() if not each.is_exported} - self.doubted
             order = len(self.invoked or ())
             self.started.append(
                 StartedCommand(
@@ -876,7 +880,7 @@ class Shell:
                     origin,
                     self.is_certain,
                     stdin=self.stdin,
-                    private=private,
+                    private=frozenset(private),
                     order=order,
                 )
             )

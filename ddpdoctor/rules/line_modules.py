@@ -6,8 +6,10 @@ __all__ = ["LINE_MODULES"]
 
 LINE_MODULES: tuple[str, ...] = (
     "ddpdoctor.rules.environ.env001_rank_out_of_range",
+    "ddpdoctor.rules.environ.env003_local_rank_out_of_range",
     "ddpdoctor.rules.environ.env004_duplicate_rank",
     "ddpdoctor.rules.environ.env005_world_size_mismatch",
+    "ddpdoctor.rules.environ.env006_world_size_not_node_product",
     "ddpdoctor.rules.environ.env018_master_addr_not_rank_zero",
     "ddpdoctor.rules.environ.env019_master_port_differs",
     "ddpdoctor.rules.environ.env020_master_addr_differs",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
+from ddpdoctor.rules.launch.job_file.places import where
+from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
 
 
 @cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
@@ -60,3 +64,23 @@ def _size(environ: Environ) -> tuple[int | None, str]:
     if environ.integer("WORLD_SIZE") == environ.world_size and environ.integer("RANK") == environ.rank:
         return environ.local_world_size, next((n for n in launcher.local_world_size if environ.has(n)), name)
     return None, name
+
+
+@local_rank_out_of_range.look
+def of_tasks(job_file: JobFile) -> Iterator[Finding]:
+    """The ranks that a job file starts on one host have LOCAL_RANKs for which it has no rank, and no GPU."""
+    for group in rank_groups(job_file):
+        numbers = group.numbers("LOCAL_RANK")
+        if numbers is None:
+            continue
+        sizes = Counter(each.host for each in group.launches)
+        for each, number in zip(group.launches, numbers, strict=True):
+            size = max(sizes[each.host], each.gpus or 0)
+            if number >= size:
+                yield Finding(
+                    f"LOCAL_RANK goes up to {max(numbers)}, but a host has {size} rank{'s' * (size != 1)}",
+                    (Evidence("job_file.launches", f"LOCAL_RANK={number} on {each.host}", f"0 to {size - 1}"),),
+                    where=where(job_file, group.place_of(job_file, "LOCAL_RANK").start),
+                    label="is not the local rank",
+                )
+                break

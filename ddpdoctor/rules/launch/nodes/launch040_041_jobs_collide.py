@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job_file import FileLaunch, JobFile
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Nodes
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.job_file.places import where
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
 from ddpdoctor.rules.node_findings import named, only_met
 
@@ -104,7 +106,9 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
 
 
 @cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR)
-def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def master_port_shared_by_jobs(
+    launch: Launch | None = None, nodes: Nodes | None = None, job_file: JobFile | None = None
+) -> Iterator[Finding]:
     """Two jobs use the same master port on one node.
 
     ## Why it matters
@@ -128,6 +132,9 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
     """
     if nodes is not None:
         yield from _strangers(nodes, same_id=False)
+    if job_file is not None:
+        yield from _in_a_loop(job_file)
+        yield from _in_an_array(job_file)
     if only_met(nodes, launch):
         return
     assert launch is not None
@@ -143,3 +150,48 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
         word = second.program if given is None else given.value_word
         text, expected = f"port {two.port} is used by the previous job on this node", str(one.port + 1)
         yield point(launch, line, word, text, expected, edits, label=f"use port {expected}")
+
+
+MOST_GPUS_OF_A_SHARED_NODE = 2
+"""A job that asks for more GPUs per node usually has the node for itself."""
+
+
+def _alone(job_file: JobFile) -> Iterator[FileLaunch]:
+    """Launchers of one node that use a port that the file gives them."""
+    for each in job_file.launches:
+        plan = each.line.plan
+        if plan is not None and not plan.is_multinode and each.fixed_port is not None and each.is_certain:
+            yield each
+
+
+def _in_a_loop(job_file: JobFile) -> Iterator[Finding]:
+    """A loop starts the launcher in the background, again and again with the same port."""
+    seen: dict[tuple[int, str, int | None], FileLaunch] = {}
+    for each in _alone(job_file):
+        first = seen.setdefault((each.span.start, each.host, each.fixed_port), each)
+        waits = any(command.words[0] == "wait" for command in job_file.commands[first.order : each.order])
+        if first is each or not each.is_background or waits or "srun" in each.via:
+            continue
+        yield Finding(
+            f"port {each.fixed_port} is used by several jobs of this loop at the same time",
+            (Evidence("job_file.launches", str(each.fixed_port), "another port for each"),),
+            where=where(job_file, each.span.start),
+            label="give each its own port",
+        )
+        return
+
+
+def _in_an_array(job_file: JobFile) -> Iterator[Finding]:
+    """The tasks of a job array, which may share a node, use one port."""
+    shares = job_file.is_array and not job_file.is_exclusive and job_file.gpus is not None
+    if not shares or (job_file.gpus or 0) > MOST_GPUS_OF_A_SHARED_NODE:
+        return
+    for each in _alone(job_file):
+        yield Finding(
+            f"port {each.fixed_port} is used by all tasks of the array, which may share a node",
+            (Evidence("job_file.launches", str(each.fixed_port), "$((29500 + SLURM_ARRAY_TASK_ID))"),),
+            where=where(job_file, each.span.start),
+            severity=Severity.WARNING,
+            label="give each task its own port",
+        )
+        return

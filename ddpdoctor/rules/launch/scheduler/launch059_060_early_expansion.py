@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
-from ddpdoctor.findings import Finding, Severity, Speaker
+from ddpdoctor.findings import Evidence, Finding, Severity, Speaker
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.job_file.places import text_of, where
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 
 __all__ = ["EARLY"]
@@ -81,7 +83,7 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
 )
-def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
+def scheduler_variable_unset(launch: Launch, job_file: JobFile | None = None) -> Iterator[Finding]:
     """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
 
     ## Why it matters
@@ -102,6 +104,8 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
         # after
         torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
+    if job_file is not None:
+        yield from _of_mpirun(job_file)
     for line in launch.lines:
         layer, plan = line.agent, line.plan
         if layer is None or plan is None or layer.typos:
@@ -117,3 +121,22 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
             text = f"{given.written} is empty"
             label = "its variable is not set here"
             yield point(launch, line, given.value_word, text, "a number", edits, label=label)
+
+
+_OF_MPI = re.compile(r"(?<!\\)\$\{?((?:OMPI_COMM_WORLD|PMIX|PMI|MV2_COMM_WORLD)_[A-Z_]+)\}?(?!\w|[:-])")
+
+
+def _of_mpirun(job_file: JobFile) -> Iterator[Finding]:
+    """Variables that mpirun sets for its ranks, expanded by the shell that starts mpirun."""
+    for command in job_file.commands:
+        if command.words[0].rpartition("/")[2] not in ("mpirun", "mpiexec", "orterun"):
+            continue
+        found = _OF_MPI.search(text_of(job_file, command.span))
+        if found is None or any(f"${found[1]}" in word or f"${{{found[1]}" in word for word in command.words):
+            continue
+        yield Finding(
+            f"${found[1]} is empty here: mpirun sets it for its ranks only",
+            (Evidence("job_file.commands", found[0], "bash -c '…' in single quotes"),),
+            where=where(job_file, command.span.start + found.start()),
+            label="expanded before mpirun starts",
+        )

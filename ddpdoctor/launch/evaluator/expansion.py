@@ -12,6 +12,7 @@ from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.patterns import TooManyWords, braces, case_changed, removed, replaced
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, RANDOM, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import Variables
+from ddpdoctor.launch.shell.text import end_of_commands
 
 __all__ = ["Expander", "ShellView", "UnsetParameter"]
 
@@ -256,6 +257,8 @@ class Expander:
             word.add(value, is_quoted=is_quoted, is_split=not is_quoted)
             return end + 1
         opened = next((o for o in ("$((", "$(", "$[", "${") if text.startswith(o, at)), None)
+        if opened == "$((" and end_of_commands(text, at) is not None:
+            opened = "$("
         if opened is None:
             return self._short(word, text, at, is_quoted=is_quoted, before=before)
         end = _closing(text, at + len(opened), {"$((": "))", "$(": ")", "$[": "]", "${": "}"}[opened])

@@ -631,6 +631,8 @@ class Shell:
         values: dict[str, Value] = {}
         at = 0
         for child in node.named_children:
+            if child.type == "comment":
+                continue
             text = self.text_of(child)
             keyed = re.match(r"\[([^\]]+)\]=", text)
             if keyed:

@@ -20,7 +20,7 @@ from ddpdoctor.launch.evaluator.patterns import pattern
 from ddpdoctor.launch.evaluator.protocols import MachineView
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
-from ddpdoctor.launch.shell.text import Offsets, parse
+from ddpdoctor.launch.shell.text import LONG_LINE, Offsets, parse
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -219,6 +219,8 @@ class Shell:
         if self.depth > DEEPEST:
             self.budget.leave_out(origin(0, 0), "nested too deeply")
             return None
+        if (long_line := LONG_LINE.search(text)) is not None:
+            self.budget.leave_out(origin(*long_line.span()), "a line of more than 10000 characters")
         source = _parsable(text)
         tree = parse(source)
         self._source = _Source(text, Offsets(source), origin)

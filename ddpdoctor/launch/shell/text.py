@@ -16,10 +16,12 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-__all__ = ["Offsets", "ShellSource", "Text", "below", "end_of_commands", "parse"]
+__all__ = ["LONG_LINE", "Offsets", "ShellSource", "Text", "below", "end_of_commands", "parse"]
 
 LONGEST_EXPANSION = 2_000
 """Characters of one expansion with several parentheses."""
+LONG_LINE = re.compile(r"[^\n]{10000,}")
+"""A line that no person writes."""
 DEEPEST_EXPANSION = 30
 """Nested parentheses in it."""
 
@@ -92,7 +94,11 @@ def end_of_commands(text: str, at: int) -> int | None:
 
 
 def _readable(text: str) -> str:
-    """The text with letters in place of `$((…) && …)`, which the grammar takes for arithmetic; its length is the same."""
+    """The text, of the same length, with letters in place of what the grammar cannot read.
+
+    That is `$((…) && …)`, which it takes for arithmetic, and lines of a length for which it needs minutes.
+    """
+    text = LONG_LINE.sub(lambda line: "_" * len(line[0]), text)
     pieces, done = [], 0
     at = text.find("$((")
     while at >= 0:

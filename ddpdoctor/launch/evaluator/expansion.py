@@ -596,7 +596,7 @@ def _end_of_string(text: str, at: int) -> int:
         elif sign == "`":
             at = _end_of_backquote(text, at + 1) + 1
         elif sign == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}")
+            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}", level + 1)
             at = end + 1 if end >= 0 else at + 2
         else:
             at += 1
@@ -615,8 +615,14 @@ def _end_of_backquote(text: str, at: int) -> int:
     return min(at, len(text))
 
 
-def _closing(text: str, at: int, closing: str) -> int:
-    """The index at which an expansion ends; -1 where it does not."""
+DEEPEST = 60
+"""Expansions within expansions."""
+
+
+def _closing(text: str, at: int, closing: str, level: int = 0) -> int:
+    """The index at which an expansion ends; -1 where it does not, or is nested too deeply."""
+    if level > DEEPEST:
+        return -1
     depth = 0
     opening = {")": "(", "))": "(", "}": "{", "]": "["}[closing]
     while at < len(text):

@@ -585,7 +585,7 @@ def _is_home(text: str, at: int, *, is_assignment: bool) -> bool:
     return at == 0 or (is_assignment and text[at - 1] == ":")
 
 
-def _end_of_string(text: str, at: int) -> int:
+def _end_of_string(text: str, at: int, level: int = 0) -> int:
     """The index of the double quote that ends a string."""
     while at < len(text):
         sign = text[at]
@@ -640,13 +640,13 @@ def _closing(text: str, at: int, closing: str, level: int = 0) -> int:
                 at = end + 1
                 continue
         if sign == '"':
-            at = _end_of_string(text, at + 1) + 1
+            at = _end_of_string(text, at + 1, level + 1) + 1
             continue
         if sign == "`":
             at = _end_of_backquote(text, at + 1) + 1
             continue
         if sign == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}")
+            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}", level + 1)
             if end < 0:
                 return -1
             at = end + 1

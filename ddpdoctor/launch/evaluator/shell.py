@@ -790,6 +790,9 @@ class Shell:
     def _simple(self, node: Node) -> None:
         before: list[Node] = []
         words: list[Value] = []
+        if LONG_LINE.search(self._source.text, *self._source.offsets.of(node)) is not None:
+            self.status = None  # the grammar has not seen it: see `run`
+            return
         try:
             for child in node.children:
                 if child.type == "variable_assignment" and not words:

@@ -18,7 +18,7 @@ from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
 
-__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
+__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "read_text", "shell_error"]
 
 MAX_BYTES = 1 << 20
 """The size limit: launch scripts and manifests are far smaller."""
@@ -74,6 +74,15 @@ def read_files(
             found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
         else:
             found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
+    return found
+
+
+def read_text(
+    path: str, text: str, environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
+) -> LaunchFiles:
+    """A file as if it had this text."""
+    found = LaunchFiles()
+    found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
     return found
 
 

@@ -24,6 +24,7 @@ from ddpdoctor.rules.observation_findings import observed
     Severity.ERROR,
     scope=CauseScope.PROCESS,
     signatures=(r"rank < size\. \d+ vs \d+", r"Invalid rank requested : \d+/\d+"),
+    repairs=("rank-variable",),
 )
 def rank_out_of_range(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """RANK is not one of 0 to WORLD_SIZE-1.

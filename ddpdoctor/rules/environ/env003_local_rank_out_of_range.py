@@ -13,7 +13,7 @@ from ddpdoctor.rules.launch.job_file.places import where
 from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
 
 
-@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
+@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS, repairs=("rank-variable",))
 def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """LOCAL_RANK is not one of 0 to LOCAL_WORLD_SIZE-1.
 

@@ -15,7 +15,7 @@ COUNTS_ITSELF = ("torchrun", "deepspeed", "ray-train")
 """Launchers that add up the processes of all nodes: with them another sum only means that the nodes differ."""
 
 
-@cause("ENV006", "world-size-not-node-product", Severity.WARNING, scope=CauseScope.PROCESS)
+@cause("ENV006", "world-size-not-node-product", Severity.WARNING, scope=CauseScope.PROCESS, repairs=("rank-variable",))
 def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
     """WORLD_SIZE is not the number of nodes times the processes of this node.
 

@@ -134,6 +134,7 @@ def _all_reach(nodes: Nodes) -> bool:
     Severity.ERROR,
     scope=CauseScope.FACTS_OF_NODES,
     explains=("ENV015", "ENV016", "LAUNCH026", "LAUNCH047", "LAUNCH060", "LAUNCH501", "NET005"),
+    repairs=("export-list", "double-quotes"),
 )
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that affect the job are set on some nodes and not on others.

@@ -19,7 +19,9 @@ def ray_head_on_every_node(job_file: JobFile) -> Iterator[Finding]:
     resources that this cluster does not have.
 
     ## Fix
-    Start the head on one node, and `ray start --address=HEAD:6379` on the others.
+    Start the head on one node only.
+
+    Run `ray start --address=HEAD:6379` on the others.
 
     ## Example
         error[LAUNCH530]: ray start --head runs on 4 nodes

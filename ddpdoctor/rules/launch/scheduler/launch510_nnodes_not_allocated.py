@@ -22,7 +22,7 @@ __all__ = ["is_one_of_several"]
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
-@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR, explains=("LAUNCH038",))
+@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR, explains=("LAUNCH038",), repairs=("node-count",))
 def nnodes_not_allocated(launch: Launch, job_file: JobFile | None = None) -> Iterator[Finding]:
     """--nnodes is not the number of nodes on which the scheduler starts the launcher.
 

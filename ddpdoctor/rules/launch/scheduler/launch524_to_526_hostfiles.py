@@ -27,16 +27,18 @@ def mpirun_slots_exceeded(launch: Launch) -> Iterator[Finding]:
     requested by the application`.
 
     ## Fix
-    Ask for as many processes as there are slots, or correct the slots: one per GPU.
+    Ask for as many processes as there are slots.
+
+    Or correct the slots: one per GPU.
 
     ## Example
         There are not enough slots available in the system to satisfy the 16 slots
 
         # before
-        mpirun -np 16 --host node1:4,node2:4 python train.py
+        mpirun -np 16 --host node1:4,node2:4 -x PATH python train.py
 
         # after
-        mpirun -np 8 --host node1:4,node2:4 python train.py
+        mpirun -np 8 --host node1:4,node2:4 -x PATH python train.py
 
     ## Source
     mpirun(1) of Open MPI: a host in `--host` without a count has one slot; `slots=N` in a hostfile.
@@ -91,7 +93,8 @@ def deepspeed_slot_not_in_hostfile(launch: Launch) -> Iterator[Finding]:
     ## Example
         ValueError: No slot '2' specified on host 'worker-1'
 
-        # before, with `worker-1 slots=2` in the hostfile
+        # before
+        cat hostfile                    # worker-1 slots=2
         deepspeed --hostfile=hostfile --include=worker-1:2,3 train.py
 
         # after
@@ -142,7 +145,7 @@ def hostfile_line_malformed(launch: Launch) -> Iterator[Finding]:
     ## Example
         ValueError: Hostfile contains a bad entry: node2 lots=8, unable to proceed with launching
 
-        # before: hostfile
+        # before
         node1 slots=8
         node2 lots=8
 

@@ -49,7 +49,7 @@ def container_without_host_network(launch: Launch) -> Iterator[Finding]:
 def _run_of_docker(line: LaunchLine) -> Word | None:
     """The word `run` of a `docker run` without any option about its network."""
     layer = next((each for each in line.layers if each.launcher is LauncherKind.CONTAINER), None)
-    if layer is None or layer.name not in ("docker", "nvidia-docker") or line.pod is not None:
+    if layer is None or layer.name not in ("docker", "nvidia-docker") or line.task_starter is not None:
         return None
     if any(_NETWORK.fullmatch(word.text.partition("=")[0]) or not word.known for word in layer.own[1:]):
         return None

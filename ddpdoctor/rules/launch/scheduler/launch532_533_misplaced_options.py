@@ -30,7 +30,9 @@ def deepspeed_visible_devices_ignored(launch: Launch) -> Iterator[Finding]:
     up: two jobs that were meant for different GPUs share the same ones, and run out of memory.
 
     ## Fix
-    Remove `--num_gpus`, or select the GPUs with `--include=localhost:2,3`.
+    Select the GPUs with `--include=localhost:2,3`.
+
+    Or remove `--num_gpus`.
 
     ## Example
         Detected VISIBLE_DEVICES=2,3 but ignoring it because one or several of --include/--exclude/--num_gpus/…

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
 from ddpdoctor.app.imagined_jobs import (
+    ImaginingRules,
     has_one_launcher_per_host,
     has_rank_variables,
     imagined_outcomes,
@@ -23,7 +24,7 @@ from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Severity, Where
-from ddpdoctor.rules import Rule
+from ddpdoctor.rules import Rule, cause_of
 from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
 from ddpdoctor.rules.launch.scheduler.launch057_058_launcher_copies import launcher_per_task
 from ddpdoctor.rules.launch.scheduler.launch061_to_063_083_scheduler_tasks import task_without_rank_variables
@@ -86,26 +87,34 @@ def _outcomes(
     """What the rules find in the files: as a whole, in their lines, and in the jobs that they start."""
     assert facts.launch is not None
     explains = {rule.code: rule.explains for rule in rules}
-    outcomes = whole_file_outcomes(files, facts, rules)
+    of_files = [rule for rule in rules if "job_file" in rule.needs]
+    own = [rule for rule in of_files if cause_of(rule.code).rule.check is rule.check]
+    outcomes = whole_file_outcomes(files, facts, own)
     for outcome in outcomes:
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
     explained = {(f.where.file, code) for each in outcomes for f in each.findings for code in explains[f.code]}
     of_lines = tuple(rule for rule in rules if "job_file" not in rule.needs)
     for lines in files.lines.values():
         for each in _judged(lines, facts, facts.launch, of_lines, corrects=corrects):
-            each.findings = [
-                f
-                for f in each.findings
-                if (f.where.file, f.code) not in explained and not _is_silenced(f, lines, files)
-            ]
+            each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcomes.append(each)
     for outcome in outcomes:
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    for outcome in imagined_outcomes(files, facts, rules, comparing, known):
+    imagining = ImaginingRules(of_lines, tuple(comparing), tuple(rules_for(request, AREAS)))
+    for outcome in imagined_outcomes(files, facts, imagining, known):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)
+    told = {(f.code, f.where.file) for each in outcomes for f in each.findings}
+    for outcome in whole_file_outcomes(files, facts, [rule for rule in of_files if rule not in own]):
+        outcome.findings = [
+            f for f in outcome.findings if (f.code, f.where.file) not in told and not _is_silenced(f, (), files)
+        ]
+        explained |= {(f.where.file, code) for f in outcome.findings for code in explains[f.code]}
+        outcomes.append(outcome)
+    for outcome in outcomes:
+        outcome.findings = [f for f in outcome.findings if (f.where.file, f.code) not in explained]
     return outcomes
 
 

@@ -11,7 +11,7 @@ from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.job_file import FileLaunch, JobFile
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -33,7 +33,7 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
         each
         for each in rules_for(request, AREAS)
         if each.scope is not CauseScope.PROCESS
-        and set(each.needs) <= {"environ", "launch", "job", "startup", "job_file"}
+        and set(each.needs) <= {"environ", "launch", "job", "startup", "submission", "job_file"}
     )
 
 
@@ -49,16 +49,12 @@ def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Ru
 
 def rules_of_files(request: Request, files: Iterable[JobFile]) -> tuple[Rule, ...]:
     """The causes of machines that shell files show as a whole; loaded only if a file may show one."""
-    if not any(each.missing or any(_is_rank(launch) for launch in each.launches) for each in files):
+    if not any(each.missing or each.launches for each in files):
         return ()
     from ddpdoctor.rules.views import job_file_rules
 
     is_selected = selection(request)
     return tuple(each for each in job_file_rules() if is_selected(each.code))
-
-
-def _is_rank(launch: FileLaunch) -> bool:
-    return launch.line.starter is None and not {"RANK", "LOCAL_RANK"}.isdisjoint(launch.line.environ.variables)
 
 
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.submission import Submission
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
@@ -36,6 +37,7 @@ class Facts:
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
+    `submission` is there only where a job file is judged.
     `startup` is there only where this machine was searched for what the launch line starts: in `check`.
     `job_file` is there only where `lint` judges a shell or batch file as a whole.
     """
@@ -56,6 +58,7 @@ class Facts:
     hang: Hang | None = None
     nodes: Nodes | None = None
     job: Job | None = None
+    submission: Submission | None = None
     startup: Startup | None = None
     job_file: JobFile | None = None
     gaps: tuple[Gap, ...] = ()
@@ -63,8 +66,26 @@ class Facts:
 
 def late_names() -> dict[str, type]:
     """The types of sections that are imported only when needed: the codec resolves them by name."""
-    from ddpdoctor.facts import gpu, hang, host, job, job_file, log, net, nodes, probe, script, topo, versions
+    from ddpdoctor.facts.gpu import Gpu
+    from ddpdoctor.facts.hang import Hang
+    from ddpdoctor.facts.host import Host
+    from ddpdoctor.facts.job import Job
+    from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.net import Net
+    from ddpdoctor.facts.probe import Probe
+    from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.topo import Topo
+    from ddpdoctor.facts.versions import Versions
 
-    kinds: tuple[type, ...] = (gpu.Gpu, hang.Hang, host.Host, job.Job, job_file.JobFile, log.Log, net.Net, nodes.Nodes)
-    kinds += (probe.Probe, script.Script, topo.Topo, versions.Versions)
-    return {kind.__name__: kind for kind in kinds}
+    return _of_several() | {
+        kind.__name__: kind for kind in (Gpu, Hang, Host, Job, Log, Net, Probe, Script, Topo, Versions)
+    }
+
+
+def _of_several() -> dict[str, type]:
+    """The sections about several nodes or processes."""
+    from ddpdoctor.facts.job_file import JobFile
+    from ddpdoctor.facts.nodes import Nodes
+    from ddpdoctor.facts.submission import Submission
+
+    return {"JobFile": JobFile, "Nodes": Nodes, "Submission": Submission}

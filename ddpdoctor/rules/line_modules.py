@@ -6,7 +6,6 @@ __all__ = ["LINE_MODULES"]
 
 LINE_MODULES: tuple[str, ...] = (
     "ddpdoctor.rules.environ.env001_rank_out_of_range",
-    "ddpdoctor.rules.environ.env003_local_rank_out_of_range",
     "ddpdoctor.rules.environ.env004_duplicate_rank",
     "ddpdoctor.rules.environ.env005_world_size_mismatch",
     "ddpdoctor.rules.environ.env006_world_size_not_node_product",
@@ -21,6 +20,7 @@ LINE_MODULES: tuple[str, ...] = (
     "ddpdoctor.rules.host.host003_memlock_limit_low",
     "ddpdoctor.rules.host.host007_cpu_oversubscribed",
     "ddpdoctor.rules.host.host009_memory_limit_low",
+    "ddpdoctor.rules.launch.scheduler.launch510_nnodes_not_allocated",
     "ddpdoctor.rules.net.net002_to_008_master_unreachable",
     "ddpdoctor.rules.net.net009_to_011_023_links_between_nodes",
     "ddpdoctor.rules.net.net012_rdzv_host_mismatch",

@@ -15,7 +15,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import option
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
-from ddpdoctor.launch.evaluator.values import RANDOM, RUN, TIME, Origin, Value
+from ddpdoctor.launch.evaluator.values import ARRAY, RANDOM, TIME, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.text import Offsets, parse
 
@@ -126,7 +126,7 @@ def _fixed_port(plan: Plan, member: Launched) -> int | None:
 
 
 def _differs(value: Value) -> bool:
-    return not value.varies.isdisjoint((RANDOM, TIME, RUN))
+    return not value.varies.isdisjoint((RANDOM, TIME, ARRAY))
 
 
 def _late_options(text: str) -> Iterator[TextSpan]:

@@ -254,6 +254,28 @@ def _ports(job_file: JobFile, expected: str) -> Iterator[Repair]:
         return
 
 
+def _waiting(job_file: JobFile, expected: str) -> Iterator[Repair]:
+    """`wait` at the end of the file."""
+    text = job_file.text
+    yield (SpanEdit(len(text), len(text), "wait\n" if text.endswith("\n") else "\nwait\n"),)
+
+
+def _in_background(job_file: JobFile, expected: str) -> Iterator[Repair]:
+    """`&` at the end of a command of a loop, and `wait` below the loop."""
+    text = job_file.text
+    for launch in job_file.launches:
+        end = launch.span.end
+        end = len(text) if (newline := text.find("\n", end)) < 0 else newline
+        done = re.compile(r"^([ \t]*)done\b[^\n]*\n?", re.MULTILINE).search(text, launch.span.end)
+        if done is None or text[launch.span.end : end].strip():
+            continue
+        last = "" if done[0].endswith("\n") else "\n"
+        yield (
+            SpanEdit(launch.span.end, launch.span.end, " &"),
+            SpanEdit(done.end(), done.end(), f"{last}{done[1]}wait\n"),
+        )
+
+
 _PROPOSALS: dict[str, Callable[[JobFile, str], Iterator[Repair]]] = {
     "escape": _escaped,
     "wrap": _wrapped,
@@ -266,5 +288,7 @@ _PROPOSALS: dict[str, Callable[[JobFile, str], Iterator[Repair]]] = {
     "export-list": _export_lists,
     "double-quotes": _double_quotes,
     "port": _ports,
+    "wait": _waiting,
+    "background": _in_background,
 }
 """The corrections by the names with which causes declare them."""

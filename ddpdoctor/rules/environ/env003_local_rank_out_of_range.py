@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
-from ddpdoctor.facts.job_file import JobFile
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
-from ddpdoctor.rules.launch.job_file.places import where
-from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
 
 
 @cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS, repairs=("rank-variable",))
@@ -67,20 +67,17 @@ def _size(environ: Environ) -> tuple[int | None, str]:
 
 
 @local_rank_out_of_range.look
-def of_tasks(job_file: JobFile) -> Iterator[Finding]:
-    """The ranks that a job file starts on one host have LOCAL_RANKs for which it has no rank, and no GPU."""
-    for group in rank_groups(job_file):
-        numbers = group.numbers("LOCAL_RANK")
-        if numbers is None:
-            continue
-        sizes = Counter(each.host for each in group.launches)
-        for each, number in zip(group.launches, numbers, strict=True):
-            size = max(sizes[each.host], each.gpus or 0)
-            if number >= size:
-                yield Finding(
-                    f"LOCAL_RANK goes up to {max(numbers)}, but a host has {size} rank{'s' * (size != 1)}",
-                    (Evidence("job_file.launches", f"LOCAL_RANK={number} on {each.host}", f"0 to {size - 1}"),),
-                    where=where(job_file, group.place_of(job_file, "LOCAL_RANK").start),
-                    label="is not the local rank",
-                )
-                break
+def local_ranks_beyond_the_node(submission: Submission) -> Iterator[Finding]:
+    """A job file numbers LOCAL_RANK over all nodes."""
+    for step in submission.steps:
+        sizes = Counter(task.host for task in step.tasks)
+        for task in step.tasks if step.is_certain and len(sizes) > 1 else ():
+            text = task.line.environ.variables.get("LOCAL_RANK", "")
+            rank, size = int(text) if text.isdigit() else None, sizes[task.host]
+            if rank is None or rank < max(size, task.gpus or 0) or task.layer.launcher is not LauncherKind.PYTHON:
+                continue
+            mark = task.set_at.get("LOCAL_RANK") or option_mark(submission, task)
+            message = f"LOCAL_RANK={rank} on {task.host}, which has {count_of(size, 'rank')}"
+            expected = f"0 to {size - 1}"
+            yield at_mark(submission, mark, message, seen=text, expected=expected, label="number it per node")
+            return

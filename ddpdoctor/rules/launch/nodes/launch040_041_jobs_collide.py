@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.job_file import FileLaunch, JobFile
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.job_file.places import where
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 from ddpdoctor.rules.node_findings import named, only_met
 
 Agent = tuple[LaunchLine, Layer, Plan]
@@ -106,9 +107,7 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
 
 
 @cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR, repairs=("port",))
-def master_port_shared_by_jobs(
-    launch: Launch | None = None, nodes: Nodes | None = None, job_file: JobFile | None = None
-) -> Iterator[Finding]:
+def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use the same master port on one node.
 
     ## Why it matters
@@ -132,9 +131,6 @@ def master_port_shared_by_jobs(
     """
     if nodes is not None:
         yield from _strangers(nodes, same_id=False)
-    if job_file is not None:
-        yield from _in_a_loop(job_file)
-        yield from _in_an_array(job_file)
     if only_met(nodes, launch):
         return
     assert launch is not None
@@ -152,46 +148,41 @@ def master_port_shared_by_jobs(
         yield point(launch, line, word, text, expected, edits, label=f"use port {expected}")
 
 
-MOST_GPUS_OF_A_SHARED_NODE = 2
-"""A job that asks for more GPUs per node usually has the node for itself."""
-
-
-def _alone(job_file: JobFile) -> Iterator[FileLaunch]:
-    """Launchers of one node that use a port that the file gives them."""
-    for each in job_file.launches:
-        plan = each.line.plan
-        if plan is not None and not plan.is_multinode and each.fixed_port is not None and each.is_certain:
-            yield each
-
-
-def _in_a_loop(job_file: JobFile) -> Iterator[Finding]:
-    """A loop starts the launcher in the background, again and again with the same port."""
-    seen: dict[tuple[int, str, int | None], FileLaunch] = {}
-    for each in _alone(job_file):
-        first = seen.setdefault((each.span.start, each.host, each.fixed_port), each)
-        waits = any(command.words[0] == "wait" for command in job_file.commands[first.order : each.order])
-        if first is each or not each.is_background or waits or "srun" in each.via:
+@master_port_shared_by_jobs.look
+def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
+    """A loop of background statements, or an array of jobs, starts jobs of one node with the same port."""
+    used: dict[tuple[str, int], Task] = {}
+    for step, task, agent in agents_of(submission):
+        plan = agent.plan
+        word = plan.settings["master_port"].word if "master_port" in plan.settings else None
+        if word is None or plan.backend != "static" or plan.port is None or plan.nnodes != (1, 1) or plan.is_rewritten:
             continue
-        yield Finding(
-            f"port {each.fixed_port} is used by several jobs of this loop at the same time",
-            (Evidence("job_file.launches", str(each.fixed_port), "another port for each"),),
-            where=where(job_file, each.span.start),
-            label="give each its own port",
-        )
-        return
+        mark = mark_of(task, word)
+        grant = submission.grant
+        if grant.is_array and not grant.takes_whole_nodes and not _is_varied(task, word):
+            text = f"port {plan.port} is used by every job of the array, which may share a node"
+            yield at_mark(
+                submission,
+                mark,
+                text,
+                seen=str(plan.port),
+                expected="one port per job",
+                label="add the array's index",
+                severity=Severity.WARNING,
+            )
+            return
+        first = used.setdefault((task.host, plan.port), task)
+        if first is not task and step.is_background and len(step.tasks) > 1 and first in step.tasks:
+            text = f"port {plan.port} is used by {len(step.tasks)} jobs at the same time"
+            yield at_mark(
+                submission, mark, text, seen=str(plan.port), expected="one port per job", label="vary the port"
+            )
+            return
 
 
-def _in_an_array(job_file: JobFile) -> Iterator[Finding]:
-    """The tasks of a job array, which may share a node, use one port."""
-    shares = job_file.is_array and not job_file.is_exclusive and job_file.gpus is not None
-    if not shares or (job_file.gpus or 0) > MOST_GPUS_OF_A_SHARED_NODE:
-        return
-    for each in _alone(job_file):
-        yield Finding(
-            f"port {each.fixed_port} is used by all tasks of the array, which may share a node",
-            (Evidence("job_file.launches", str(each.fixed_port), "$((29500 + SLURM_ARRAY_TASK_ID))"),),
-            where=where(job_file, each.span.start),
-            severity=Severity.WARNING,
-            label="give each task its own port",
-        )
-        return
+def _is_varied(task: Task, word: Word) -> bool:
+    """Whether the port differs in each job of an array."""
+    at = next(
+        (at for at, each in enumerate(task.line.argv) if each.start <= word.start < max(each.end, each.start + 1)), None
+    )
+    return at in task.varying

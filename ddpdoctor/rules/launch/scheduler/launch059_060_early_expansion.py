@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
-from ddpdoctor.findings import Evidence, Finding, Severity, Speaker
+from ddpdoctor.facts.submission import Submission
+from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.job_file.places import text_of, where
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
+from ddpdoctor.rules.launch.submitted import at_mark, launchers_of, mark_of
 
 __all__ = ["EARLY"]
 
@@ -85,12 +86,13 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     "LAUNCH060",
     "scheduler-variable-unset",
     Severity.ERROR,
+    explains=("LAUNCH501",),
     yields_to=("ENV010",),
     speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
     repairs=("wrap", "escape", "export-list"),
 )
-def scheduler_variable_unset(launch: Launch, job_file: JobFile | None = None) -> Iterator[Finding]:
+def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
     """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
 
     ## Why it matters
@@ -111,8 +113,6 @@ def scheduler_variable_unset(launch: Launch, job_file: JobFile | None = None) ->
         # after
         torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py
     """
-    if job_file is not None:
-        yield from _of_mpirun(job_file)
     for line in launch.lines:
         layer, plan = line.agent, line.plan
         if layer is None or plan is None or layer.typos:
@@ -130,20 +130,18 @@ def scheduler_variable_unset(launch: Launch, job_file: JobFile | None = None) ->
             yield point(launch, line, given.value_word, text, "a number", edits, label=label)
 
 
-_OF_MPI = re.compile(r"(?<!\\)\$\{?((?:OMPI_COMM_WORLD|PMIX|PMI|MV2_COMM_WORLD)_[A-Z_]+)\}?(?!\w|[:-])")
-
-
-def _of_mpirun(job_file: JobFile) -> Iterator[Finding]:
-    """Variables that mpirun sets for its ranks, expanded by the shell that starts mpirun."""
-    for command in job_file.commands:
-        if command.words[0].rpartition("/")[2] not in ("mpirun", "mpiexec", "orterun"):
-            continue
-        found = _OF_MPI.search(text_of(job_file, command.span))
-        if found is None or any(f"${found[1]}" in word or f"${{{found[1]}" in word for word in command.words):
-            continue
-        yield Finding(
-            f"${found[1]} is empty here: mpirun sets it for its ranks only",
-            (Evidence("job_file.commands", found[0], "bash -c '…' in single quotes"),),
-            where=where(job_file, command.span.start + found.start()),
-            label="expanded before mpirun starts",
-        )
+@scheduler_variable_unset.look
+def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
+    """The job file expands a variable where nothing has set it."""
+    told = set()
+    for task, layer in launchers_of(submission):
+        for dest in ("nnodes", "node_rank"):
+            given = layer.given(dest)
+            is_of_operator = task.line.pod is not None and task.line.pod.operator is Operator.PYTORCHJOB
+            if given is None or given.value != "" or given.word in told or is_of_operator:
+                continue
+            told.add(given.word)
+            text = f"{given.written} is empty: its variable is not set here"
+            mark = mark_of(task, given.value_word)
+            yield at_mark(submission, mark, text, seen="", expected="a number", label="its variable is not set here")
+            return

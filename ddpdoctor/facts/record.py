@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.job import Job
+    from ddpdoctor.facts.job_file import JobFile
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.nodes import Nodes
@@ -38,6 +39,7 @@ class Facts:
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
     `submission` is there only where a job file is judged.
     `startup` is there only where this machine was searched for what the launch line starts: in `check`.
+    `job_file` is there only where `lint` judges a shell or batch file as a whole.
     """
 
     schema: str
@@ -58,6 +60,7 @@ class Facts:
     job: Job | None = None
     submission: Submission | None = None
     startup: Startup | None = None
+    job_file: JobFile | None = None
     gaps: tuple[Gap, ...] = ()
 
 
@@ -81,7 +84,8 @@ def late_names() -> dict[str, type]:
 
 def _of_several() -> dict[str, type]:
     """The sections about several nodes or processes."""
+    from ddpdoctor.facts.job_file import JobFile
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.submission import Submission
 
-    return {"Nodes": Nodes, "Submission": Submission}
+    return {"JobFile": JobFile, "Nodes": Nodes, "Submission": Submission}

@@ -20,12 +20,12 @@ ORDER = (
     ("app",),
     ("render", "engine"),
     ("collectors",),
-    ("multinode", "probe"),
+    ("multinode", "probe", "rehearsal"),
     ("causality",),
     ("rules",),
     ("scripts",),
     ("launch",),
-    ("logs", "dumps"),
+    ("logs", "dumps", "sequences"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
@@ -34,7 +34,7 @@ ORDER = (
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
 
 NEVER = {
-    "render": {"facts", "collectors", "probe", "multinode", "engine"},
+    "render": {"facts", "collectors", "probe", "multinode", "rehearsal", "engine"},
     "engine": {"collectors", "probe", "multinode", "render"},
     "rules": {"network", "system"},
     "causality": {"rules", "scripts", "launch", "dumps", "network", "system"},
@@ -43,6 +43,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
+    "sequences": {"findings", "system", "network", "privacy"},
     "launch": {"findings", "network", "system"},
 }
 """Packages below that must not be imported anyway."""
@@ -70,6 +71,7 @@ PURE = (
     "launch",
     "logs",
     "dumps",
+    "sequences",
     "privacy",
 )
 

@@ -107,7 +107,7 @@ class Cause:
     """One cause of the catalogue and every look at it: at a machine, at launch lines, at a log, at a stuck job.
 
     Made by `@cause` from the function that is its manual and its first look; `@NAME.look` adds another one, which is
-    about whatever section it takes: `launch`, `log` or `hang`.
+    about whatever section it takes: `launch`, `log`, `hang` or `rehearsal`.
     """
 
     def __init__(self, rule: Rule, *, all_attempts: bool) -> None:
@@ -127,8 +127,8 @@ class Cause:
             ValueError: no such section, or a second look at logs, of which only one would be used.
         """
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
-        if section not in ("launch", "log", "hang"):
-            raise ValueError(f"{self.rule.code}: a further look takes launch, log or hang, not {section!r}")
+        if section not in ("launch", "log", "hang", "rehearsal"):
+            raise ValueError(f"{self.rule.code}: a further look takes launch, log, hang or rehearsal, not {section!r}")
         if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
             raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
         self._looks.append((section, check))

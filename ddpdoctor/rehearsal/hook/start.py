@@ -124,16 +124,21 @@ def _loopback_up() -> None:
 
 
 def _overlay(libc: Any, folder: str, upper: str) -> None:
-    """A view of the folder in which writes stay in memory."""
+    """A view of the folder in which writes stay in memory. The rehearsal's own folder stays real, also where it is inside."""
+    if any(character in folder for character in ":,\\"):
+        raise OSError(22, "the folder's name has a character that overlayfs cannot take")
     _check(libc.unshare(CLONE_NEWNS))
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
+    own = os.path.dirname(upper)
+    kept = os.open(own, os.O_PATH | os.O_CLOEXEC)
     _check(libc.mount(b"tmpfs", os.fsencode(upper), b"tmpfs", 0, b"size=2g"))
     for name in ("upper", "work"):
         os.mkdir(os.path.join(upper, name))
     options = f"lowerdir={folder},upperdir={upper}/upper,workdir={upper}/work"
-    if any(character in folder for character in ":,\\"):
-        raise OSError(22, "the folder's name has a character that overlayfs cannot take")
     _check(libc.mount(b"overlay", os.fsencode(folder), b"overlay", 0, os.fsencode(options)))
+    if os.path.commonpath([os.path.realpath(own), os.path.realpath(folder)]) == os.path.realpath(folder):
+        _check(libc.mount(f"/proc/self/fd/{kept}".encode(), os.fsencode(own), None, MS_BIND, None))
+    os.close(kept)
 
 
 def _import(config: dict[str, Any]) -> None:

@@ -25,10 +25,11 @@ ORDER = (
     ("rules",),
     ("scripts",),
     ("launch",),
-    ("logs", "dumps", "sequences"),
+    ("logs", "dumps", "sequences", "tool_output"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
+    ("wording",),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
@@ -44,6 +45,7 @@ NEVER = {
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
     "sequences": {"findings", "system", "network", "privacy"},
+    "tool_output": {"findings", "system", "network", "logs", "dumps"},
     "launch": {"findings", "network", "system"},
 }
 """Packages below that must not be imported anyway."""
@@ -64,6 +66,7 @@ PURE = (
     "facts",
     "findings",
     "examined",
+    "wording",
     "rules",
     "causality",
     "engine",
@@ -72,6 +75,7 @@ PURE = (
     "logs",
     "dumps",
     "sequences",
+    "tool_output",
     "privacy",
 )
 

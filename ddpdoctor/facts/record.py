@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.rehearsal import Rehearsal
     from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.submission import Submission
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
@@ -37,8 +38,9 @@ class Facts:
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
-    `startup` is there only where this machine was searched for what the launch line starts: in `check`. `rehearsal` is there only
-    where the script was rehearsed.
+    `submission` is there only where a job file is judged.
+    `startup` is there only where this machine was searched for what the launch line starts: in `check`. `rehearsal` is there
+    only where the script was rehearsed.
     """
 
     schema: str
@@ -57,6 +59,7 @@ class Facts:
     hang: Hang | None = None
     nodes: Nodes | None = None
     job: Job | None = None
+    submission: Submission | None = None
     startup: Startup | None = None
     rehearsal: Rehearsal | None = None
     gaps: tuple[Gap, ...] = ()
@@ -73,6 +76,7 @@ _LATE = {
     "Probe": "probe",
     "Rehearsal": "rehearsal",
     "Script": "script",
+    "Submission": "submission",
     "Topo": "topo",
     "Versions": "versions",
 }

@@ -30,8 +30,21 @@ print("waiting", flush=True)
 
 def started(folder: Path, body: str, *options: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(WAITS.format(body=body))
-    words = [sys.executable, "-m", "ddpdoctor", "rehearse", *options, "--", "torchrun", "--nproc_per_node", "2", "train.py"]
-    return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    words = [
+        sys.executable,
+        "-m",
+        "ddpdoctor",
+        "rehearse",
+        *options,
+        "--",
+        "torchrun",
+        "--nproc_per_node",
+        "2",
+        "train.py",
+    ]
+    return subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def marked(folder: Path) -> list[int]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import CausalStage, Severity, Speaker
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause(
@@ -206,3 +212,12 @@ def ddp_inconsistent_params_zero() -> None:
         NCCL_DEBUG=INFO torchrun --nproc-per-node=4 train.py      # which interface: "Bootstrap : Using"
         NCCL_P2P_DISABLE=1 torchrun --nproc-per-node=4 train.py   # works: peer access is broken
     """
+
+
+@ddp_models_differ.look
+def models_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """DDP models with different parameters."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.MODELS, label="the models differ between ranks")

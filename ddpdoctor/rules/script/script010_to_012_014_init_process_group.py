@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, safe, with_keyword, without_argument
 from ddpdoctor.rules.script.script_questions import (
     Start,
     argument,
@@ -253,7 +253,7 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
                 f"{code(module, wrong[0])} is passed by position and becomes {where}",
                 f"{named[0]}={code(module, wrong[0])}",
                 label=f"TypeError: pass {named[0]}= by name",
-                edits=edits if len(set(named)) == len(named) else (),
+                edits=safe(edits) if len(set(named)) == len(named) else (),
             )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, under, with_keyword
+from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, safe, under, with_keyword
 from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch
 from ddpdoctor.rules.script.script001_to_003_device_selection import selects
 from ddpdoctor.rules.script.script_questions import (
@@ -129,10 +129,12 @@ def checkpoint_loaded_on_gpu_zero(script: Script) -> Iterator[Finding]:
                     "every rank loads this checkpoint onto GPU 0",
                     'map_location="cpu"',
                     label="no map_location" if where is None else "on every rank the same GPU",
-                    edits=(
-                        with_keyword(module, call, 'map_location="cpu"')
-                        if where is None
-                        else replace(module, where, '"cpu"'),
+                    edits=safe(
+                        (
+                            with_keyword(module, call, 'map_location="cpu"')
+                            if where is None
+                            else replace(module, where, '"cpu"'),
+                        )
                     ),
                 )
 

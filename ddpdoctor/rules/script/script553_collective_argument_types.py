@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, dist_of, point, replace
+from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, safe
 from ddpdoctor.rules.script.script_questions import argument, in_try, last_value, value
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -67,7 +67,7 @@ def collective_argument_type_wrong(script: Script) -> Iterator[Finding]:
                         "dist.ReduceOp.SUM",
                         label="TypeError: not a ReduceOp",
                         fix="Pass a ReduceOp, such as `dist.ReduceOp.SUM`, which adds up.",
-                        edits=_operation(module, given, text),
+                        edits=safe(_operation(module, given, text)),
                     )
         for name, position in _TENSORS.items():
             for call in module.calls(name):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, moved, point
+from ddpdoctor.rules.script.pointing import code, moved, point, safe
 from ddpdoctor.rules.script.script_questions import argument, has_more, is_test
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -199,7 +199,7 @@ def syncbn_after_ddp(script: Script) -> Iterator[Finding]:
                 f"{code(module, given, 40)} is already wrapped by DDP (line {wrapped.lineno})",
                 "convert_sync_batchnorm before DDP",
                 label="convert first, then wrap",
-                edits=_swapped(module, wrapped, call),
+                edits=safe(_swapped(module, wrapped, call)),
             )
 
 

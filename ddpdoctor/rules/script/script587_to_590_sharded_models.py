@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, moved, point, replace
+from ddpdoctor.rules.script.pointing import code, moved, point, replace, safe
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import argument, has_more, is_test, names_in
 from ddpdoctor.scripts.syntax.index import Bound
@@ -56,7 +56,7 @@ def optimizer_holds_old_parameters(script: Script) -> Iterator[Finding]:
                 f"after line {later.lineno}",
                 label="it updates the old parameters",
                 fix=f"Move it after line {later.lineno}.",
-                edits=moved(module, one, two, follows=True) if not _is_used(module, one, two) else (),
+                edits=safe(moved(module, one, two, follows=True) if not _is_used(module, one, two) else ()),
             )
 
 
@@ -147,7 +147,7 @@ def clip_grad_norm_of_shards(script: Script) -> Iterator[Finding]:
                 f"{model}.clip_grad_norm_(…)",
                 label="each rank clips with another factor",
                 fix=f"Call `{model}.clip_grad_norm_(max_norm)`.",
-                edits=_as_method(module, call, model),
+                edits=safe(_as_method(module, call, model)),
             )
 
 

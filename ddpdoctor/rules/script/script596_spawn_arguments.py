@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, point, replace
+from ddpdoctor.rules.script.pointing import code, point, replace, safe
 from ddpdoctor.rules.script.script066_067_started_processes import start_method
 from ddpdoctor.rules.script.script_questions import argument, has_more, value
 from ddpdoctor.scripts.interpreter.abstract_values import known
@@ -75,7 +75,7 @@ def _not_a_tuple(module: Module, spawn: Spawn) -> Iterator[Finding]:
             f"({text},)",
             label="a comma is missing",
             fix=f"Write `args=({text},)`.",
-            edits=_as_tuple(module, given),
+            edits=safe(_as_tuple(module, given)),
         )
 
 

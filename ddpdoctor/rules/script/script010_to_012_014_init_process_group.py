@@ -59,7 +59,7 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
             continue
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
-            if method is None:
+            if method is None or _is_fallback(module, call):
                 continue
             literal = is_literal(module, method)
             address = value(module, method) if literal else _of_option(module, method, start)
@@ -72,6 +72,11 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
                     label="no process listens at this address: timeout",
                     edits=without_argument(module, call, method),
                 )
+
+
+def _is_fallback(module: Module, call: ast.Call) -> bool:
+    """Whether a call is made only if the variables of a launcher are not there: in `except KeyError:`."""
+    return any(isinstance(parent, ast.ExceptHandler) for parent, _ in module.index.enclosing(call))
 
 
 def _of_option(module: Module, method: ast.expr, start: Start | None) -> object:

@@ -10,7 +10,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, safe, under, with_keyword
-from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch
+from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script001_to_003_device_selection import selects
 from ddpdoctor.rules.script.script_questions import (
     argument,
@@ -185,7 +185,11 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         for _, events in by_all(module, "torch.save"):
             call = events[0].call
-            if one_path(module, events, 1, "f") and not in_rank_branch(module, call):
+            if (
+                one_path(module, events, 1, "f")
+                and not in_rank_branch(module, call)
+                and not _is_made_once(module, call)
+            ):
                 yield point(
                     module,
                     call,
@@ -194,6 +198,13 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
                     label="the file may get corrupted",
                     edits=_on_one(module, call),
                 )
+
+
+def _is_made_once(module: Module, call: ast.Call) -> bool:
+    """Whether one rank saves before the others look whether the file exists: `if not exists(path): save(path)`."""
+    tests = (p.test for p, child in module.index.enclosing(call) if isinstance(p, ast.If) and child in p.body)
+    asks = any(names_in(test) & {"exists", "isfile", "is_file", "isdir"} for test in tests)
+    return asks and runs_one_rank_first(module, call)
 
 
 def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:

@@ -8,6 +8,7 @@ from it.
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -61,6 +62,12 @@ _DTYPES = frozenset(
         "float16 float32 float64 bfloat16 int8 int16 int32 int64 uint8 bool complex64 complex128 float8_e4m3fn float8_e5m2"
     )
 )
+_ARITHMETIC: dict[type, Callable[..., object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 _INTEGERS = frozenset(words("int8 int16 int32 int64 uint8 bool"))
 
 
@@ -212,11 +219,31 @@ def _shape(evaluator: Evaluator, sizes: list[ast.expr], frame: CallFrame) -> tup
     """The shape given as several numbers or as one list of them."""
     if not sizes:
         return None
-    values = [evaluator.value(s, frame) for s in sizes]
+    values: list[object] = [_size(evaluator, s, frame) for s in sizes]
     if len(values) == 1 and isinstance(values[0], (list, tuple)):
         values = list(values[0])
     is_known = all(type(v) is int and 0 <= v < MAX_ELEMENTS for v in values)
     return tuple(v for v in values if isinstance(v, int)) if is_known else None
+
+
+def _size(evaluator: Evaluator, node: ast.expr, frame: CallFrame) -> object:
+    """A number, also one that is computed from the size of another tensor."""
+    value = evaluator.value(node, frame)
+    if not isinstance(value, Unknown):
+        return value
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        left, right = _size(evaluator, node.left, frame), _size(evaluator, node.right, frame)
+        is_known = type(left) is int and type(right) is int and (right != 0 or not isinstance(node.op, ast.FloorDiv))
+        return _ARITHMETIC[type(node.op)](left, right) if is_known else Unknown.SAME
+    if isinstance(node, ast.Call):
+        is_length = frame.module.names.of(node.func) == "len" and len(node.args) == 1
+        measured = node.args[0] if is_length else getattr(node.func, "value", None)
+        found = tensor_of(evaluator, measured, frame) if isinstance(measured, ast.expr) else None
+        if found is not None and is_length:
+            return found.shape[0] if found.shape else Unknown.SAME
+        if found is not None and getattr(node.func, "attr", "") in ("numel", "nelement"):
+            return Unknown.SAME if found.elements is None else found.elements
+    return value
 
 
 def _of_method(evaluator: Evaluator, node: ast.Call, frame: CallFrame, depth: int) -> Tensor | None:

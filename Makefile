@@ -9,13 +9,13 @@ BIN := $(VENV)/bin
 DEBIAN := iproute2 nftables procps strace tmux gcc slurmctld slurmd slurm-client munge openmpi-bin mpich
 COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hydra
 
-.PHONY: check test test-all static compiled docs cause try debian benchmarks clean
+.PHONY: check test test-all gpu static compiled docs cause try debian benchmarks clean
 
 check: compiled
 	$(BIN)/ddpdoctor check
 
 # What only computes runs on all cores; what starts ranks, launchers and hosts runs alone, because it is about time.
-ALONE := tests/probe tests/lab tests/hang/test_really.py tests/dumps/test_really.py tests/cli/test_check.py tests/cli/test_first_lines.py tests/collectors/test_launch_really.py tests/collectors/test_script_really.py tests/collectors/test_net_between_nodes.py
+ALONE := tests/probe tests/lab tests/gpu tests/hang/test_really.py tests/dumps/test_really.py tests/cli/test_check.py tests/cli/test_first_lines.py tests/collectors/test_launch_really.py tests/collectors/test_script_really.py tests/collectors/test_net_between_nodes.py
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 test: $(VENV)/.tools compiled debian static
@@ -28,6 +28,10 @@ test-all: $(VENV)/.tools compiled debian static
 	DDPDOCTOR_FULL=1 $(PYTEST) -n auto tests $(ALONE:%=--ignore=%)
 	sh tests/pythons.sh
 	DDPDOCTOR_FULL=1 $(PYTEST) $(ALONE)
+
+# On a bare machine with an NVIDIA GPU and a torch with CUDA: no .venv, no network; WHEELS is a folder of wheels to install first.
+gpu:
+	$(PYTHON) tests/gpu/run.py $(or $(RESULTS),gpu-results) $(if $(WHEELS),--wheels $(WHEELS)) --status docs/gpu-status.md
 
 static: $(VENV)/.tools
 	$(BIN)/ruff check .

@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["CheckedSection", "ExaminedInput", "ExaminedJob", "Excerpt", "SectionState", "Verdict"]
+__all__ = [
+    "CheckedSection",
+    "ExaminedInput",
+    "ExaminedJob",
+    "Excerpt",
+    "RunDifference",
+    "SectionState",
+    "Verdict",
+]
 
 
 class Verdict(str, Enum):
@@ -79,6 +87,22 @@ class CheckedSection:
     state: SectionState
     text: str
     code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDifference:
+    """Something that only the failed run has, in comparison with runs that completed.
+
+    `kind` is "setting", "version", "transport", "host" or "line"; `name` that of the setting, or the line itself. `failed` and
+    `good` are what the failed run and the others show; `place` is `file:line` in the failed run, "" if it shows nothing.
+    """
+
+    kind: str
+    name: str
+    failed: str
+    good: str
+    place: str = ""
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

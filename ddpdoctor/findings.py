@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
-from ddpdoctor.examined import CheckedSection, ExaminedInput, ExaminedJob, Excerpt, Verdict
+from ddpdoctor.examined import CheckedSection, ExaminedInput, ExaminedJob, Excerpt, RunDifference, Verdict
 
 __all__ = [
     "CausalStage",
@@ -330,8 +330,9 @@ class Report:
     """What one command found. Every rule that was judged is in exactly one of findings, passed, skipped, crashed.
 
     `failures` are things that ddpdoctor itself could not do (an unreadable input, its own time limit): exit code 3.
-    `inputs` are what was read, `jobs` what these show, `sections` those of a preflight; `subject` names what was examined in
-    one line: files, lines, ranks and period, or the launch line, script, nodes and ranks.
+    `inputs` are what was read, `jobs` what these show, `sections` those of a preflight; `differences` are what only the failed
+    run has in comparison with `compared_with`, runs that completed; `subject` names what was examined in one line: files,
+    lines, ranks and period, or the launch line, script, nodes and ranks.
     """
 
     command: str
@@ -346,6 +347,8 @@ class Report:
     inputs: tuple[ExaminedInput, ...] = ()
     jobs: tuple[ExaminedJob, ...] = ()
     sections: tuple[CheckedSection, ...] = ()
+    differences: tuple[RunDifference, ...] = ()
+    compared_with: str = ""
     subject: str = ""
     is_interrupted: bool = False
     """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` list what was not."""

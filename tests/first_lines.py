@@ -123,7 +123,7 @@ class Situation:
     """It starts ranks or waits for other nodes."""
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """An address of this machine that is not the loopback; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -204,7 +204,7 @@ SITUATIONS = (
             "--join-timeout",
             "3",
             "--",
-            *_words(f"torchrun --nnodes 2 --node-rank 0 --master-addr {_own_address()} train.py"),
+            *_words(f"torchrun --nnodes 2 --node-rank 0 --master-addr {own_address()} train.py"),
         ),
         r"did not join|not join|missing",
         r"node.?(rank )?1",
@@ -331,16 +331,16 @@ SITUATIONS = (
             "--join-timeout",
             "30",
             "--",
-            *_words(f"torchrun --nnodes 2 --node-rank 0 --master-addr {_own_address()} train.py"),
+            *_words(f"torchrun --nnodes 2 --node-rank 0 --master-addr {own_address()} train.py"),
         ),
-        "interrupted",
-        "",
-        "",
+        "the other nodes: interrupted|waiting for node 1",
+        r"HERE:29500|192\.0\.2\.2:29500|train\.py",
+        "waiting for node 1|fix",
         {"train.py": TRAIN},
         interrupt="wait",
         is_slow=True,
     ),
-    Situation("Ctrl-C while triage reads", ("triage", "-"), "interrupted", "", "", {}, interrupt=""),
+    Situation("Ctrl-C while triage reads", ("triage", "-"), "interrupted", "standard input", "", {}, interrupt=""),
     Situation(
         "run of a job that fails",
         ("run", "--no-check", "--", "torchrun", "--nproc-per-node", "2", "train.py"),
@@ -436,7 +436,9 @@ class _Beside:
             joined = 0
             while joined < 3:
                 line = self._job.stdout.readline()
-                assert line, "the job ended before its ranks had joined"
+                if not line:
+                    self.__exit__()
+                    raise AssertionError("the job ended before its ranks had joined")
                 joined += line.count("joined")
             time.sleep(1)
         return self

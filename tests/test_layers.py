@@ -25,10 +25,11 @@ ORDER = (
     ("rules",),
     ("scripts",),
     ("launch",),
-    ("logs", "dumps"),
+    ("logs", "dumps", "tool_output"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
+    ("wording",),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
@@ -43,6 +44,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
+    "tool_output": {"findings", "system", "network", "logs", "dumps"},
     "launch": {"findings", "network", "system"},
 }
 """Packages below that must not be imported anyway."""
@@ -63,6 +65,7 @@ PURE = (
     "facts",
     "findings",
     "examined",
+    "wording",
     "rules",
     "causality",
     "engine",
@@ -70,6 +73,7 @@ PURE = (
     "launch",
     "logs",
     "dumps",
+    "tool_output",
     "privacy",
 )
 

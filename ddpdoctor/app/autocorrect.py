@@ -64,10 +64,13 @@ class Autocorrect:
             corrections.setdefault(edit.line, []).append(SpanEdit(edit.start, edit.end, edit.text))
         if not corrections:
             return _at_its_node(finding, launch)
-        lines = [self.line(launch.lines[at], finding.code, edits) for at, edits in corrections.items()]
+        known = {finding.code} | {each.code for at in corrections for each in self._findings(launch.lines[at])}
+        uncovered: dict[str, Finding] = {}
+        lines = [self.line(launch.lines[at], finding.code, edits, uncovered) for at, edits in corrections.items()]
         text = "\n".join(tidy(each.source) for each in lines)
         commands = tuple(NodeCommand(each.on, text) for each in finding.fix_commands)
-        return replace(finding, fix_command=text, fix_commands=commands, line_edits=())
+        fix = _with_uncovered(finding.fix, [each for code, each in uncovered.items() if code not in known])
+        return replace(finding, fix=fix, fix_command=text, fix_commands=commands, line_edits=())
 
     def of_nodes(self, findings: Sequence[Finding], launch: Launch) -> tuple[Finding, ...]:
         """The findings about the nodes of one job, whose commands agree: every line is corrected together with the others."""
@@ -148,16 +151,23 @@ class Autocorrect:
             for line, own in zip(lines, spans, strict=True)
         )
 
-    def line(self, line: LaunchLine, code: str = "", edits: list[SpanEdit] | None = None) -> LaunchLine:
+    def line(
+        self,
+        line: LaunchLine,
+        code: str = "",
+        edits: list[SpanEdit] | None = None,
+        corrected: dict[str, Finding] | None = None,
+    ) -> LaunchLine:
         """The line that does what this one was meant to do.
 
         Args:
             code: a cause whose findings are corrected even if they are not errors.
             edits: what is corrected first.
+            corrected: filled with the findings that were corrected then, by code.
         """
         seen: set[str] = {tidy(line.source)}
         for _ in range(STEPS + 1):
-            kept = edits if edits is not None else self._left(line, code)
+            kept = edits if edits is not None else self._left(line, code, corrected)
             if not kept:
                 break
             better = edited(line, kept, self._launch.version, self._files)
@@ -167,13 +177,16 @@ class Autocorrect:
             seen.add(tidy(line.source))
         return line
 
-    def _left(self, line: LaunchLine, code: str) -> list[SpanEdit]:
+    def _left(self, line: LaunchLine, code: str, corrected: dict[str, Finding] | None = None) -> list[SpanEdit]:
         """The edits of all errors of a line that are compatible; where two overlap, the first ones apply."""
         kept: list[SpanEdit] = []
         for finding in self._findings(line):
             if finding.worst is Severity.ERROR or finding.code == code:
                 own = [SpanEdit(each.start, each.end, each.text) for each in finding.line_edits]
-                kept += [] if _clashes(own, kept) else own
+                if own and not _clashes(own, kept):
+                    kept += own
+                    if corrected is not None:
+                        corrected.setdefault(finding.code, finding)
         return kept
 
     def _findings(self, line: LaunchLine) -> list[Finding]:
@@ -192,6 +205,14 @@ class Autocorrect:
     def _launch(self) -> Launch:
         assert self._facts.launch is not None
         return self._facts.launch
+
+
+def _with_uncovered(fix: str, uncovered: Sequence[Finding]) -> str:
+    """The advice of a finding, and the mistakes that its first correction uncovered and the command corrects as well."""
+    if not uncovered:
+        return fix
+    names = " and ".join(f"{each.code} ({each.name})" for each in uncovered)
+    return f"Correct this and {names}. {fix}"
 
 
 def _at_its_node(finding: Finding, launch: Launch) -> Finding:

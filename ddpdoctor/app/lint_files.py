@@ -7,7 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
-from ddpdoctor.app.imagined_jobs import has_one_launcher_per_host, has_rank_variables, imagined_outcomes
+from ddpdoctor.app.imagined_jobs import (
+    ImaginingRules,
+    has_one_launcher_per_host,
+    has_rank_variables,
+    imagined_outcomes,
+)
 from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
@@ -44,7 +49,8 @@ def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: Lau
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    for outcome in imagined_outcomes(files, facts, rules, comparing, known):
+    imagining = ImaginingRules(rules, tuple(comparing), tuple(rules_for(request, AREAS)))
+    for outcome in imagined_outcomes(files, facts, imagining, known):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)
     return extended(report, outcomes, rules, tuple(files.failures))

@@ -31,7 +31,8 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(request, AREAS)
-        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch", "job", "startup"}
+        if each.scope is not CauseScope.PROCESS
+        and set(each.needs) <= {"environ", "launch", "job", "startup", "submission"}
     )
 
 

@@ -22,9 +22,9 @@ from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
-from ddpdoctor.render.words import counted
 from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
+from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool

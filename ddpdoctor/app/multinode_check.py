@@ -36,7 +36,7 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
     looks = probing.looks_at_the_machine()
     ranks_environ = {**os.environ, **variables_of(plan.line_facts)}
     with reporting(request.listener, enabled=looks) as progress:
-        session = MultiNodeSession(job, plan.line_facts, plan.options.join_seconds, progress.phase)
+        session = MultiNodeSession(job, plan.line_facts, plan.options.join_seconds, request.began, progress.phase)
         try:
             if plan.probes:
                 probing.import_early(1 if session.is_of_ranks else job.nproc, ranks_environ)
@@ -57,14 +57,18 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
             elif plan.probes:
                 probing.import_early(session.nproc(facts), ranks_environ)
             across = rules_of_nodes(rules_for(request, (*SECTIONS, "launch", "probe")))
-            verdict = session.meet(facts, own, judge_here, max(seconds_left(request), 1.0), across)
+            try:
+                verdict = session.meet(facts, own, judge_here, max(seconds_left(request), 1.0), across)
+            except KeyboardInterrupt:
+                failed = f"the other nodes: interrupted after {session.waited():.0f} s of waiting at {session.address}"
+                return Observed(facts, (*failures, failed), scripts=scripts, is_interrupted=True)
             facts = verdict.facts or facts
             if plan.probes:
                 facts = probe_together(facts, verdict, session, probing, plan.line_facts, progress.phase)
         finally:
             session.stop()
             probing.stop()
-    return Observed(facts, failures, probing.answer, verdict, scripts)
+    return Observed(facts, failures, probing.answer, verdict, scripts, probing.is_interrupted)
 
 
 def look(

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.app.announcement import NodeAnnouncement
-from ddpdoctor.app.clock import STARTED
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Form, Node, Nodes, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
@@ -37,12 +36,15 @@ MOST_TOLD = 32
 class MultiNodeSession:
     """One node's session: `open` binds the port before the machine is examined, `meet` joins the others, `stop` ends it."""
 
-    def __init__(self, job: LocalJob, line: Facts | None, join_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: LocalJob, line: Facts | None, join_seconds: float, began: float, say: Callable[[str], None]
+    ) -> None:
         self.job = job
         launch = line.launch if line is not None else None
         self._announcement = NodeAnnouncement(job, launch.lines[0] if launch is not None and launch.lines else None)
         self._torch = launch.torch if launch is not None else ""
         self._join_seconds = join_seconds
+        self._began = began
         self._say = say
         self._main: socket.socket | None = None
         self._flag: socket.socket | None = None
@@ -54,6 +56,15 @@ class MultiNodeSession:
         self._way: tuple[float, Facts] | None = None
         self.news: NodeNotices | None = None
         """Messages about nodes that disappear after the session, before their ranks have joined."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT where the nodes join."""
+        return f"{self.job.master_addr}:{self.job.master_port}"
+
+    def waited(self) -> float:
+        """Seconds since the command was started."""
+        return time.monotonic() - self._began
 
     @property
     def is_of_ranks(self) -> bool:
@@ -127,7 +138,7 @@ class MultiNodeSession:
         self._session = BackgroundSession(
             node,
             self._token,
-            max(min(self._join_seconds - (time.monotonic() - STARTED), limit), 1.0),
+            max(min(self._join_seconds - self.waited(), limit), 1.0),
             main=self._main,
             errors=own,
             line=self._announcement.launcher_line(),
@@ -193,9 +204,8 @@ class MultiNodeSession:
         assert self._session is not None
         met = self._session.result(min(HINT_SECONDS, limit))
         if met is None and limit > HINT_SECONDS:
-            job = self.job
             self._say(
-                f"waiting for the other nodes at {job.master_addr}:{job.master_port}: run the same command on each,"
+                f"waiting for the other nodes at {self.address}: run the same command on each,"
                 " or check this node alone with --no-meet"
             )
             met = self._session.result(limit - HINT_SECONDS)

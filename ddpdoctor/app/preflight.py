@@ -62,6 +62,7 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
     plan = plan_of(replace(request, timeout=request.timeout or DEFAULT_SECONDS), options)
     observed = _gather(plan)
     report, facts = _judge(plan, observed, started), observed.facts
+    report = replace(report, is_interrupted=observed.is_interrupted)
     if observed.verdict is not None:
         report = _with_verdict(report, observed.verdict, plan)
         facts = replace(facts, nodes=observed.verdict.nodes)
@@ -92,7 +93,9 @@ def _gather(plan: PreflightPlan) -> Observed:
         plan.job is not None and plan.job.form == Form.ENV
     )  # then the command is of one rank, which joins the others
     launch, folders = (None if is_rank else plan.line_facts), folders_of(plan.line_facts)
-    probing = Probing(plan.request, plan.options.join_seconds, plan.options.is_alone, launch, folders)
+    probing = Probing(
+        plan.request, plan.options.join_seconds, plan.options.is_alone, launch, folders, is_quick=plan.options.is_quick
+    )
     if plan.job is None:
         return _gather_here(plan, probing, gap)
     from ddpdoctor.app.multinode_check import gather_with_other_nodes
@@ -129,7 +132,7 @@ def _gather_here(plan: PreflightPlan, probing: Probing, refused: Gap | None) -> 
                 facts = replace(facts_for(request, SECTIONS)[0], probe=facts.probe)
         finally:
             probing.stop()
-    return Observed(facts, failures, probing.answer)
+    return Observed(facts, failures, probing.answer, is_interrupted=probing.is_interrupted)
 
 
 def _judge(plan: PreflightPlan, observed: Observed, started: float) -> Report:

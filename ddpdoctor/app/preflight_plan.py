@@ -40,6 +40,8 @@ class PreflightOptions:
     join_seconds: float = 30.0
     node_lists: str | None = None
     """The two files for the names of good and bad nodes, as given."""
+    is_quick: bool = False
+    """Do not measure what each GPU computes and copies."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Observed:
     """What was gathered: facts, and what failed meanwhile.
 
     `answer` is that of the probe, `verdict` that of all nodes together, `scripts` the findings in the script if the other
-    nodes were sent them; each is None if it was not requested.
+    nodes were sent them; each is None if it was not requested. `is_interrupted`: Ctrl-C ended the work early, and `failures`
+    or gaps say what was not examined.
     """
 
     facts: Facts
@@ -76,6 +79,7 @@ class Observed:
     answer: ProbeResult | None = None
     verdict: JobVerdict | None = None
     scripts: ScriptOutcomes | None = None
+    is_interrupted: bool = False
 
 
 def plan_of(request: Request, options: PreflightOptions) -> PreflightPlan:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
-from ddpdoctor.render.words import counted
 from ddpdoctor.system.selfexec import command
+from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
     from ddpdoctor.app.progress import ProgressListener
@@ -60,6 +60,7 @@ class ProbeOptions:
     baseline: str | None
     join_seconds: float
     columns: int
+    is_quick: bool = False
 
 
 def probe_ranks(request: Request, options: ProbeOptions) -> int:
@@ -72,6 +73,7 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
         raise UsageError("--facts with probe: ranks are probed on this machine; saved facts are not allowed")
     node = _node(options)
     words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
+    words += ["--quick"] if options.is_quick else []
     if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):
         raise UsageError(f"--baseline {options.baseline:.200}: the file cannot be read")
     for option, file in (("--save-baseline", options.save_baseline), ("--baseline", options.baseline)):

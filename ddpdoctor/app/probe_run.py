@@ -27,7 +27,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
 from ddpdoctor.probe.node_notices import NodeNotices
-from ddpdoctor.probe.worker_start import FOLDERS
+from ddpdoctor.probe.worker_start import COMPUTE, FOLDERS
 from ddpdoctor.system.machine import Deadline
 
 if TYPE_CHECKING:
@@ -118,18 +118,26 @@ class Probing:
         is_alone: bool,
         launch: Facts | None = None,
         folders: tuple[str, ...] = (),
+        *,
+        is_quick: bool = False,
     ) -> None:
-        """`launch` is the line whose ranks are started here, `folders` are where the job searches for modules first."""
+        """`launch` is the line whose ranks are started here, `folders` are where the job searches for modules first.
+        `is_quick`: the ranks do not measure what their GPUs compute and copy.
+        """
         self._request = request
         self._join_seconds = join_seconds
         self._environ = Environ(variables=dict(os.environ))
         self._nproc = _asked(launch)
         self._more = {FOLDERS: os.pathsep.join(folders)} if folders else {}
+        if is_quick:
+            self._more[COMPUTE] = "off"
         is_rank = self._environ.rank is not None and (self._environ.world_size or 0) > 1
         self._joins = is_rank and not is_alone and launch is None
         self._running: RunningProbe | RunningNode | None = None
         self._template: Template | None = None
         self.answer: ProbeResult | None = None
+        self.is_interrupted = False
+        """Whether Ctrl-C ended the probe: what was examined before is still reported."""
 
     def looks_at_the_machine(self) -> bool:
         """Whether this rank examines the machine: the first rank of each node does."""
@@ -176,7 +184,9 @@ class Probing:
             self.answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=self.answer.probe)
         except Missing as missing:
-            return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
+            return _without_probe(facts, missing.reason, missing.why)
+        except KeyboardInterrupt:
+            return self._interrupted(facts)
 
     def finish_with_other_nodes(
         self,
@@ -203,7 +213,13 @@ class Probing:
             answer = self._running.finish(Deadline(self._seconds()))
             return replace(facts, probe=answer.probe)
         except Missing as missing:
-            return replace(facts, gaps=(*facts.gaps, Gap("probe", missing.reason, missing.why)))
+            return _without_probe(facts, missing.reason, missing.why)
+        except KeyboardInterrupt:
+            return self._interrupted(facts)
+
+    def _interrupted(self, facts: Facts) -> Facts:
+        self.is_interrupted = True
+        return _without_probe(facts, "the ranks were not probed: interrupted", Why.UNANSWERED)
 
     def stop(self) -> None:
         """End what still runs."""
@@ -227,6 +243,10 @@ class Probing:
 
     def _seconds(self) -> float:
         return max(seconds_left(self._request), 1.0)
+
+
+def _without_probe(facts: Facts, reason: str, why: Why) -> Facts:
+    return replace(facts, gaps=(*facts.gaps, Gap("probe", reason, why)))
 
 
 def _asked(launch: Facts | None) -> int | None:

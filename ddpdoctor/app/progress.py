@@ -56,11 +56,41 @@ class _SilentListener:
 SILENT: ProgressListener = _SilentListener()
 
 
+class _PhaseListener:
+    """Passes everything on, and remembers the phase."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+        self.current = ""
+        self.end, self.notice, self.warning, self.error = (
+            listener.end,
+            listener.notice,
+            listener.warning,
+            listener.error,
+        )
+
+    def phase(self, text: str) -> None:
+        """A phase begins."""
+        self.current = text
+        self._listener.phase(text)
+
+    def step(self, text: str) -> None:
+        """A phase has made progress."""
+        self.current = text
+        self._listener.step(text)
+
+
 @contextmanager
 def reporting(listener: ProgressListener, *, enabled: bool = True) -> Iterator[ProgressListener]:
-    """The listener for one piece of long work, which ends with the block; silent unless `enabled`."""
-    active = listener if enabled else SILENT
+    """The listener for one piece of long work, which ends with the block; silent unless `enabled`.
+
+    Raises:
+        KeyboardInterrupt: with the phase that Ctrl-C interrupted as its argument.
+    """
+    active = _PhaseListener(listener if enabled else SILENT)
     try:
         yield active
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*interrupt.args or (active.current,)) from interrupt
     finally:
         active.end()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from ddpdoctor.app.clock import STARTED
 from ddpdoctor.app.progress import SILENT, ProgressListener
 from ddpdoctor.findings import Severity
 
@@ -27,7 +26,7 @@ DEFAULT_SECONDS = 30.0
 """`--timeout` of the commands that only examine this machine."""
 
 OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "triage": 300.0, "lint": None, "run": None}
-"""`--timeout` of the others; None is no limit."""
+"""`--timeout` of the other commands in seconds; None means no limit."""
 
 JUDGING_SHARE = 0.1
 """The part of `--timeout` that is reserved for judging and writing."""
@@ -65,8 +64,9 @@ class FailOn(str, Enum):
 class Request:
     """The options of every command.
 
-    `launch` is the launch command that was given after `--`, None without one; `listener` is shown progress and warnings
-    while the use case runs. `verbose` also shows: harmless messages, counts of rules, evidence.
+    `facts` is the first file of `--facts`, `more_facts` the others, which only `check` takes. `launch` is the launch command
+    that was given after `--`, None without one; `listener` is shown progress and warnings while the use case runs. `verbose`
+    also shows: harmless messages, counts of rules, evidence.
     """
 
     format: Format = Format.table
@@ -75,12 +75,15 @@ class Request:
     ignore: str | None = None
     fail_on: FailOn = FailOn.error
     facts: Path | None = None
+    more_facts: tuple[Path, ...] = ()
     timeout: float | None = None
     quiet: bool = False
     verbose: bool = False
     no_color: bool = False
     launch: tuple[str, ...] | None = None
     listener: ProgressListener = field(default=SILENT, compare=False, repr=False)
+    began: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    """When the command was started (time.monotonic): `timeout` counts from here."""
 
 
 def seconds(given: str | float) -> float:
@@ -99,11 +102,11 @@ def seconds(given: str | float) -> float:
 
 
 def default_timeout(command: str) -> float | None:
-    """The default `--timeout` of a command; None is no limit."""
+    """The default `--timeout` of a command in seconds; None means no limit."""
     return OTHER_DEFAULTS.get(command, DEFAULT_SECONDS)
 
 
 def seconds_left(request: Request, default: float = DEFAULT_SECONDS) -> float:
     """Seconds left for gathering facts, so that the report is written within `--timeout`; `default` may be infinite."""
     whole = request.timeout or default
-    return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - STARTED))
+    return max(0.0, whole * (1 - JUDGING_SHARE) - (time.monotonic() - request.began))

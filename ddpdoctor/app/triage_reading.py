@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddpdoctor.app.good_runs import compared_in_folder, compared_with_good
 from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.triage import triaged
+from ddpdoctor.collectors.log.inputs import STDIN
 from ddpdoctor.collectors.log.reading_watch import ReadingWatch, watched
 
 if TYPE_CHECKING:
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["triage_inputs"]
 
 
-def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job: str | None = None) -> Report:
-    """The report about these inputs. Ctrl-C ends the reading: it then covers what was read, and lists what was not."""
+def triage_inputs(
+    paths: Sequence[str], request: Request, *, started: float, job: str | None = None, good: Sequence[str] = ()
+) -> Report:
+    """The report about these inputs, compared with `good` runs. Ctrl-C ends the reading: it then covers what was read."""
     with reporting(request.listener) as progress:
 
         def begun(total: int, is_large: bool) -> None:
@@ -27,9 +31,15 @@ def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job
         def told(done: int, total: int) -> None:
             progress.step(f"reading {_pieces(done, total)}" if done < total else "looking for the cause")
 
+        if STDIN in paths:
+            progress.step("reading standard input")
         watch = ReadingWatch(begun, told)
         with watched(watch):
             report, _ = triaged(paths, request, started=started, job=job)
+            if good and not watch.is_interrupted:
+                report = compared_with_good(report, paths, good, request, started=started)
+            elif not watch.is_interrupted:
+                report = compared_in_folder(report, request)
     return replace(report, is_interrupted=watch.is_interrupted)
 
 

@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
         sys.stdout.flush()
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        code = _say("ddpdoctor: interrupted", INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        code = _say(f"ddpdoctor: interrupted{_phase(interrupt)}", INTERRUPTED)
     except _EndedBySignal as ended:
         code = 128 + ended.args[0]
     except OSError as error:
@@ -96,6 +96,11 @@ def _leave(code: int) -> NoReturn:
     # Not sys.exit(): taking everything apart first takes the time of several rules, and CPython dies of SIGINT after
     # all when KeyboardInterrupt once came out of an exec(), as dataclasses use it.
     os._exit(code)
+
+
+def _phase(interrupt: KeyboardInterrupt) -> str:
+    """What was interrupted, as the use case said it last."""
+    return f" while {interrupt.args[0]}" if interrupt.args and interrupt.args[0] else ""
 
 
 def _say(text: str, code: int) -> int:

@@ -55,8 +55,8 @@ def run(words: Sequence[str]) -> int:
         return _invoke(own, launch)
     except typer.Exit as done:
         return int(done.exit_code)
-    except typer.Abort:
-        raise KeyboardInterrupt from None
+    except typer.Abort as aborted:
+        raise KeyboardInterrupt(*(aborted.__cause__.args if aborted.__cause__ is not None else ())) from None
     except UsageError as error:
         return _explain_usage(WrongOption(str(error)), own, launch)
     except WrongUse as error:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ddpdoctor.app.clock import STARTED
 from ddpdoctor.app.request import FailOn, Format, Request, UsageError, default_timeout, seconds
 from ddpdoctor.app.settings import Settings
 from ddpdoctor.cli.progress import ConsoleListener
@@ -62,6 +63,9 @@ JoinTimeout = Annotated[
 ]
 """The option of the commands that wait for other nodes."""
 
+Quick = Annotated[bool, typer.Option("--quick", help="Do not measure what each GPU computes and copies.")]
+"""The option of the commands that probe ranks."""
+
 
 def _one_of(kind: type[Format] | type[FailOn]) -> str:
     words = [each.value for each in kind]
@@ -90,8 +94,12 @@ SHARED_OPTIONS: dict[str, Any] = {
         ),
     ],
     "facts": Annotated[
-        Path | None,
-        typer.Option("--facts", metavar="FILE", help="Judge facts saved by `ddpdoctor collect`, not this machine."),
+        list[Path] | None,
+        typer.Option(
+            "--facts",
+            metavar="FILE",
+            help="Judge facts saved by `ddpdoctor collect`, or files of nvidia-smi and others (check), not this machine.",
+        ),
     ],
     "timeout": None,
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Only findings: no progress, no summary.")],
@@ -127,7 +135,10 @@ def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
     def call(context: typer.Context, **given: Any) -> int:
         options = {f.name: given.pop(f.name) for f in shared}
         try:
-            return command(_request(options, context.obj or Invocation()), **given)
+            request = _request(options, context.obj or Invocation())
+            if request.more_facts and command.__name__ != "check":
+                raise UsageError(f"--facts {request.more_facts[0]}: only `ddpdoctor check` takes several files")
+            return command(request, **given)
         except UsageError as error:
             raise WrongOption(str(error)) from None
 
@@ -158,8 +169,14 @@ def _request(options: dict[str, Any], invocation: Invocation) -> Request:
     listener = ConsoleListener(is_quiet=options["quiet"])
     for warning in settings.warnings:
         listener.warning(warning)
-    options = {**options, "ignore": settings.ignored(given)}
-    return _with_target(Request(**options, launch=invocation.launch, listener=listener))
+    facts = options["facts"] or ()
+    options = {
+        **options,
+        "facts": next(iter(facts), None),
+        "more_facts": tuple(facts[1:]),
+        "ignore": settings.ignored(given),
+    }
+    return _with_target(Request(**options, launch=invocation.launch, listener=listener, began=STARTED))
 
 
 def _with_target(request: Request) -> Request:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import JoinTimeout
+from ddpdoctor.cli.options import JoinTimeout, Quick
 
 __all__ = ["probe"]
 
@@ -57,6 +57,7 @@ def probe(
         str | None, typer.Option("--baseline", metavar="FILE", help="Compare with saved measurements (read by node 0).")
     ] = None,
     join_timeout: JoinTimeout = 30.0,
+    quick: Quick = False,
 ) -> int:
     """Start ranks on this node and probe them; on several nodes, run it on each with its --node-rank."""
     from ddpdoctor.app.probe import ProbeOptions, probe_ranks
@@ -65,5 +66,5 @@ def probe(
     master = (master_addr, master_port, rdzv_endpoint, rdzv_id, rdzv_backend)
     columns = shutil.get_terminal_size((100, 24)).columns
     files = (save_baseline, baseline)
-    options = ProbeOptions(nproc_per_node, nnodes, node_rank, *master, backend, *files, join_timeout, columns)
+    options = ProbeOptions(nproc_per_node, nnodes, node_rank, *master, backend, *files, join_timeout, columns, quick)
     return probe_ranks(request, options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpdoctor.app.request import Request
-from ddpdoctor.cli.options import JoinTimeout
+from ddpdoctor.cli.options import JoinTimeout, Quick
 from ddpdoctor.system.timeouts import CallTimeout
 
 if TYPE_CHECKING:
@@ -25,12 +25,13 @@ def run(
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Check without starting ranks.")] = False,
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node only.")] = False,
     join_timeout: JoinTimeout = 30.0,
+    quick: Quick = False,
 ) -> int:
     """Check, then run the job with its own terminal, signals and exit code; if it fails, find the cause."""
     from ddpdoctor.app.run import RunOptions, run_job
 
-    flags = [*(["--no-probe"] if no_probe else []), *(["--no-meet"] if no_meet else [])]
-    words = (*flags, "--join-timeout", str(join_timeout))
+    flags = (("--no-probe", no_probe), ("--no-meet", no_meet), ("--quick", quick))
+    words = (*(word for word, is_set in flags if is_set), "--join-timeout", str(join_timeout))
     end = run_job(request, RunOptions(not no_check, words, despite_errors=anyway))
     if end.has_failed:
         try:

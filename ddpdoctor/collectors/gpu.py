@@ -51,6 +51,7 @@ def collect(machine: Machine) -> Gpu:
         device_nodes=nodes,
         kernel_modules=tuple(name for name in MODULES if machine.root.exists(f"/sys/module/{name}")),
         pci=pci,
+        pci_devices=len(machine.root.names("/sys/bus/pci/devices")),
         confidential_computing=answers.of("node").get("confidential_computing"),
         cuda_error=cuda_error,
         multicast=multicast,

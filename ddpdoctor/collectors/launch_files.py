@@ -8,14 +8,19 @@ import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
+
+if TYPE_CHECKING:
+    from ddpdoctor.launch.evaluator.task_files import TaskFile
 
 __all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
 
@@ -26,6 +31,7 @@ CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
+_DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dockerfile)(?:\.[\w-]+)?$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
@@ -37,7 +43,7 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, and `left_out` what was not understood of them.
+    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -46,6 +52,7 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """Whether a comment on one of these lines suppresses the code."""
@@ -130,16 +137,25 @@ def _read(
     count = text.count("\n") + (not text.endswith("\n"))
     if _YAML_NAME.search(path):
         from ddpdoctor.launch.evaluator.manifests import imagined_manifest_jobs
+        from ddpdoctor.launch.evaluator.task_files import yaml_task
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
+        task = yaml_task(text, path, version)
+        if task is not None and (task.lines or task.jobs):
+            return _of_task(path, task, found, count)
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
-        found.jobs[path], found.left_out[path] = imagined_manifest_jobs(text, path, version)
-        if lines:
+        jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
+        found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
+        if lines or submission.ray_groups:
             return ExaminedInput(path, "manifest", lines=count)
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
+    if _DOCKERFILE.search(path):
+        from ddpdoctor.launch.evaluator.task_files import dockerfile_task
+
+        return _of_task(path, dockerfile_task(text, path, version), found, count)
     if _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
@@ -159,6 +175,15 @@ def _read(
     )
 
 
+def _of_task(path: str, task: TaskFile, found: LaunchFiles, count: int) -> ExaminedInput:
+    """A SkyPilot task, a Compose file or a Dockerfile."""
+    found.lines[path], found.jobs[path] = task.lines, task.jobs
+    found.submissions[path], found.left_out[path] = task.submission, task.left_out
+    is_understood = bool(task.lines or task.jobs or task.submission.word_lists)
+    reason = None if is_understood else "no launch line found"
+    return ExaminedInput(path, "manifest", is_understood=is_understood, lines=count, reason=reason)
+
+
 def _imagine(
     path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], version: Version, files: FileLookup
 ) -> None:
@@ -166,10 +191,13 @@ def _imagine(
     from ddpdoctor.facts.launch.record import Launch
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
-    run_of_file = run_job_file(text, path, environ, version, folder, _TextsOnly(files))
-    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version)
+    texts = _TextsOnly(files)
+    run_of_file = run_job_file(text, path, environ, version, folder, texts)
+    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
+    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path])
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
 
 

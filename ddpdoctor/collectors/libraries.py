@@ -36,8 +36,25 @@ def find_nccl(root: Root, environ: Mapping[str, str], torch: str, dynamic: Dynam
     for path, source in _nccl_paths(root, environ, torch, dynamic):
         real = os.path.realpath(path)
         if real not in libraries and os.path.isfile(real):
-            libraries[real] = NcclLibrary(path, source, nccl_version(real))
+            libraries[real] = _library(path, source, real, () if libraries else tuple(environ))
     return tuple(libraries.values())
+
+
+def _library(path: str, source: str, real: str, names: tuple[str, ...]) -> NcclLibrary:
+    """A library with its version, and which of these variables it reads: their names are texts in it."""
+    wanted = sorted(name for name in names if name.startswith("NCCL_"))
+    texts = _texts(real) if wanted else None
+    version = nccl_version(real, texts)
+    reads = None if texts is None else tuple(name for name in wanted if re.search(rf"\b{name}\0".encode(), texts))
+    return NcclLibrary(path, source, version, reads)
+
+
+def _texts(path: str) -> bytes | None:
+    """The library's texts; None if it cannot be read."""
+    try:
+        return read_texts(path)
+    except (OSError, NotElf):
+        return None
 
 
 def _nccl_paths(root: Root, environ: Mapping[str, str], torch: str, dynamic: Dynamic) -> Iterator[tuple[str, str]]:
@@ -81,15 +98,16 @@ def _cached(root: Root, name: str) -> list[str]:
     return [os.fsdecode(path) for path in dict.fromkeys(re.findall(pattern, cache))]
 
 
-def nccl_version(path: str) -> str | None:
-    """The version in a library's file name or in its strings ("NCCL version 2.21.5"), None if neither has it."""
+def nccl_version(path: str, texts: bytes | None = None) -> str | None:
+    """The version in a library's file name or in its strings ("NCCL version 2.21.5"), None if neither has it.
+
+    `texts` are its texts if they were read already.
+    """
     named = re.search(r"\.so\.(\d+\.\d+\.\d+)$", path)
     if named:
         return named[1]
-    try:
-        in_strings = re.search(rb"NCCL version (\d+\.\d+\.\d+)", read_texts(path))
-    except (OSError, NotElf):
-        return None
+    texts = _texts(path) if texts is None else texts
+    in_strings = re.search(rb"NCCL version (\d+\.\d+\.\d+)", texts or b"")
     return in_strings[1].decode() if in_strings else None
 
 

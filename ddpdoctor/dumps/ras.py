@@ -21,6 +21,8 @@ IN_PROGRESS = 7
 _BEGINS = re.compile(
     r"^\s*NCCL version [\d.]+ compiled with CUDA|^\s*Job summary\s*$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]+", re.MULTILINE
 )
+_NO_COMMA = re.compile(r'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
+"""What 2.28.7 to 2.28.9 print of a missing rank: src/ras/client_support.cc, jsonWriteMissingRank."""
 _COMMUNICATOR = re.compile(r"^#(\d+-\d+) \(([0-9a-f]+)\) ([A-Z_]+)")
 _HEADING = re.compile(r"^(INCOMPLETE|DEAD|TIMEOUT|MISMATCH)\b")
 _KIND = re.compile(r"ranks have different (?:(\w+) operation counts|status)")
@@ -49,7 +51,7 @@ def ras_of(source: str, text: str) -> tuple[Ras, ...]:
     """
     if text.lstrip().startswith("{"):
         try:
-            return tuple(_of_json(source, json.loads(text)))
+            return tuple(_of_json(source, json.loads(_NO_COMMA.sub(r"\1,\2", text))))
         except RecursionError:
             raise ValueError("JSON that is nested too deeply") from None
     return tuple(_of_text(source, text))

@@ -21,12 +21,62 @@ from ddpdoctor.facts.topo import GpuNode, Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import visible
 
-__all__ = ["comparable_properties", "node_of"]
+__all__ = ["PROPERTY_WORDS", "comparable_properties", "node_of"]
 
 GIB = 1 << 30
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv")
 """The kernel modules that NCCL and CUDA use."""
 CARDS = ("physical", "infiniband", "bond")
+
+PROPERTY_WORDS = {
+    "gpu.application_clock": "the GPUs' application clock",
+    "gpu.count": "the number of GPUs",
+    "gpu.driver": "the NVIDIA driver",
+    "gpu.ecc": "ECC of the GPUs",
+    "gpu.kernel_modules": "the list of NVIDIA kernel modules",
+    "gpu.memory": "the GPUs' memory",
+    "gpu.mig": "MIG mode",
+    "gpu.model": "the GPU model",
+    "gpu.nvml_error": "NVML's error",
+    "gpu.pcie": "the GPUs' PCIe link",
+    "gpu.persistence": "persistence mode",
+    "gpu.power_limit": "the GPUs' power limit",
+    "gpu.row_remapping": "row remapping of the GPUs",
+    "host.architecture": "the CPU architecture",
+    "host.cgroup.cpus": "the cgroup's CPU quota",
+    "host.cgroup.memory": "the cgroup's memory limit",
+    "host.clock": "the clock",
+    "host.container": "the container runtime",
+    "host.cpus_allowed": "the number of usable CPUs",
+    "host.governor": "the CPU frequency governor",
+    "host.huge_pages": "the huge pages setting",
+    "host.kernel": "the kernel",
+    "host.limits.address_space": "ulimit -v",
+    "host.limits.locked_memory": "ulimit -l",
+    "host.limits.open_files": "ulimit -n",
+    "host.limits.processes": "ulimit -u",
+    "host.limits.stack": "ulimit -s",
+    "host.memory": "the node's memory",
+    "host.numa_balancing": "NUMA balancing",
+    "host.shm": "the size of /dev/shm",
+    "host.shm_kind": "the kind of /dev/shm",
+    "host.swap": "swap",
+    "net.cards": "the list of network cards",
+    "net.mtu": "the MTU",
+    "net.rdma_firmware": "the firmware of the RDMA adapters",
+    "net.rdma_ports": "the number of active RDMA ports",
+    "net.rdma_rate": "the rate of the RDMA ports",
+    "net.speed": "the speed of the network card",
+    "topo.fabric": "the NVLink fabric",
+    "topo.fabric_manager": "fabric manager",
+    "topo.nvlinks": "the number of active NVLinks",
+    "versions.build": "the build of torch",
+    "versions.nccl": "NCCL",
+    "versions.numpy": "numpy",
+    "versions.python": "Python",
+    "versions.torch": "torch",
+}
+"""What a sentence calls each property."""
 
 
 def comparable_properties(facts: Facts) -> dict[str, str]:

@@ -17,6 +17,7 @@ _ABSENCES = {
     "GPU_IS_LOST": ("GPU is lost", Why.UNANSWERED),
     "RESET_REQUIRED": ("needs a reset", Why.UNANSWERED),
     "NO_ANSWER": ("no answer", Why.UNANSWERED),
+    "NOT_IN_FILES": ("not in the files", Why.NOT_HERE),
 }
 
 
@@ -135,6 +136,10 @@ class Device:
     retired_pages_sbe: int | None = None
     retired_pages_dbe: int | None = None
     retired_pages_pending: int | None = None
+    channel_repair_pending: int | None = None
+    tpc_repair_pending: int | None = None
+    memory_unrepairable: int | None = None
+    """NVML 13: repairs that the next reset makes, and memory that none can repair."""
     inforom: str | None = None
     """`OK`, or the error code of nvmlDeviceValidateInforom: `CORRUPTED_INFOROM`."""
     recovery_action: int | None = None
@@ -202,6 +207,10 @@ class Device:
     """The NUMA node of the GPU's own memory (Grace); the kernel may place pages of any process there."""
     protected_memory_bytes: int | None = None
     """Memory that confidential computing encrypts."""
+    addressing_mode: int | None = None
+    """NVML 13: how the GPU reaches pageable host memory: 0 not at all, 1 HMM, 2 ATS."""
+    nvlink_bandwidth_mode: int | None = None
+    """NVML 13: 0 full, 1 off, 2 minimum, 3 half, 4 three quarters."""
     graphics_processes: int | None = None
     mps_processes: int | None = None
     processes: tuple[GpuProcess, ...] | None = None

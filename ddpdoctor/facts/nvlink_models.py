@@ -29,6 +29,15 @@ class NvlinkModel:
         """The total one-way bandwidth of all links."""
         return self.links * self.mb_per_s / 1000
 
+    @property
+    def published(self) -> str:
+        """` at line rate (published: 450 GB/s)` where NVIDIA's data sheets state less than the line rate; "" elsewhere."""
+        per_link = PUBLISHED_GB_PER_S.get(self.mb_per_s)
+        return "" if per_link is None else f" at line rate (published: {self.links * per_link:.0f} GB/s)"
+
+
+PUBLISHED_GB_PER_S = {26562: 25.0, 53125: 50.0}
+"""By the line rate of a link in MB/s that NVML reports, which includes the coding: what data sheets count, one way."""
 
 MODELS: tuple[tuple[str, NvlinkModel], ...] = (
     (r"P100-SXM2", NvlinkModel(4, 20000, 1)),

@@ -11,7 +11,7 @@ from ddpdoctor.facts.reachability import ConnectOutcome
 
 __all__ = ["COLLECTIVE_PHASES", "Baseline", "Kind", "Measurement", "Observation", "Probe", "RankReport", "Unsupported"]
 
-COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "pairs", "done")
+COLLECTIVE_PHASES = ("barrier", "all_reduce", "collectives", "measure", "pairs", "compute", "done")
 """The phases after the process group was formed."""
 
 
@@ -97,7 +97,8 @@ class RankReport:
     rank to arrive; both by its own clock. `gpu_uuid` is None without a GPU; `cuda_ordinal` is CUDA's index.
     `nccl_warnings` are the lines that NCCL itself printed at level WARN. `traits` are the properties in which it differs
     from `Probe.traits`, by their paths in the facts; "" if it has no such property. `took` is how many seconds the first
-    barrier and the first all_reduce took here (the last rank to arrive does not wait).
+    barrier and the first all_reduce took here (the last rank to arrive does not wait). `rates` are what its GPU reached alone:
+    `gemm_tflops` (bf16), `copy_gb_per_s`, `to_gpu_gb_per_s`, `from_gpu_gb_per_s`, `peer_N_gb_per_s`.
 
     `transports` are those that NCCL used to its peers, by their rank: P2P/CUMEM, SHM, NET/IB, NET/Socket. If one of them
     goes through host memory, `offers` is what the hardware supports: the path from this GPU to each other GPU of its host,
@@ -123,6 +124,7 @@ class RankReport:
     nccl_warnings: tuple[str, ...] = ()
     traits: dict[str, str] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
     transports: dict[str, str] = field(default_factory=dict)
     offers: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.submission import Submission
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
@@ -35,6 +36,7 @@ class Facts:
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
+    `submission` is there only where a job file is judged.
     `startup` is there only where this machine was searched for what the launch line starts: in `check`.
     """
 
@@ -54,6 +56,7 @@ class Facts:
     hang: Hang | None = None
     nodes: Nodes | None = None
     job: Job | None = None
+    submission: Submission | None = None
     startup: Startup | None = None
     gaps: tuple[Gap, ...] = ()
 
@@ -66,10 +69,19 @@ def late_names() -> dict[str, type]:
     from ddpdoctor.facts.job import Job
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
-    from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
     from ddpdoctor.facts.script import Script
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
-    return {kind.__name__: kind for kind in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}
+    return _of_several() | {
+        kind.__name__: kind for kind in (Gpu, Hang, Host, Job, Log, Net, Probe, Script, Topo, Versions)
+    }
+
+
+def _of_several() -> dict[str, type]:
+    """The sections about several nodes or processes."""
+    from ddpdoctor.facts.nodes import Nodes
+    from ddpdoctor.facts.submission import Submission
+
+    return {"Nodes": Nodes, "Submission": Submission}

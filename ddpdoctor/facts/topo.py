@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Fabric", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
+__all__ = ["Fabric", "FabricLog", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
 
 _LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 P2P_WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
@@ -30,6 +30,11 @@ class Link:
     crc_errors: int | None = None
     receive_errors: int | None = None
     """From NVLink 5 on, instead of replays."""
+    effective_errors: int | None = None
+    effective_ber: int | None = None
+    symbol_errors: int | None = None
+    symbol_ber: int | None = None
+    """Fields 219 to 222, from NVLink 5 on; a rate has the mantissa in bits 8 to 11 and the exponent in bits 0 to 7."""
     replay_growth: int | None = None
     recovery_growth: int | None = None
     crc_growth: int | None = None
@@ -122,11 +127,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One RDMA device, and its path in sysfs."""
+    """One RDMA device by its name, or by its PCI address, and its path in sysfs. The link is that of `lspci -vvv`."""
 
     name: str
     pci_path: str | None = None
     numa_node: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,14 @@ class FabricManager:
 
     is_running: bool
     version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricLog:
+    """The log of the fabric manager, from a file: its errors since the last start, as it writes them."""
+
+    version: str | None = None
+    errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +166,7 @@ class Topo(Section):
     pairs: tuple[Pair, ...] = ()
     nics: tuple[Nic, ...] = ()
     fabric_manager: FabricManager | None = None
+    fabric_log: FabricLog | None = None
     imex_channels: tuple[str, ...] = ()
     has_pci_bus: bool | None = None
     cpu_vendor: str | None = None
@@ -168,15 +186,18 @@ class Topo(Section):
             raise CannotLook("no GPU responds", Why.UNANSWERED)
         return responding
 
-    def matrix(self) -> tuple[tuple[str, ...], ...]:
-        """The cells of `nvidia-smi topo -m`: GPUs first, then NICs."""
+    def matrix(self, *, is_usable: bool = False) -> tuple[tuple[str, ...], ...]:
+        """The cells of `nvidia-smi topo -m`: GPUs first, then NICs.
+
+        `is_usable`: NVLinks over which peer access is refused do not count, as while the fabric is not up; the path is then PCIe.
+        """
         devices: tuple[GpuNode | Nic, ...] = (*self.gpus, *self.nics)
-        return tuple(tuple(self._cell(a, b) for b in devices) for a in devices)
+        return tuple(tuple(self._cell(a, b, is_usable=is_usable) for b in devices) for a in devices)
 
     def nvlinks(self, a: GpuNode, b: GpuNode) -> int:
-        """Active NVLinks between two GPUs: direct ones, or those that both have to the switches."""
+        """Active NVLinks of `a` to `b`: direct ones, or its own to the switches, as nvidia-smi counts in the row of `a`."""
         direct = sum(link.is_active and link.remote_bus_id == b.bus_id for link in a.links if b.bus_id)
-        return direct or min(a.links_to_switch, b.links_to_switch)
+        return direct or (a.links_to_switch if b.links_to_switch else 0)
 
     def linked_pairs(self) -> Iterator[tuple[Pair, int]]:
         """The pairs that NVLink connects, with the number of links."""
@@ -194,21 +215,21 @@ class Topo(Section):
         linked = {(pair.a, pair.b) for pair, _ in self.linked_pairs()}
         return tuple(p for p in self.pairs if (p.a, p.b) not in linked)
 
-    def _cell(self, a: GpuNode | Nic, b: GpuNode | Nic) -> str:
+    def _cell(self, a: GpuNode | Nic, b: GpuNode | Nic, *, is_usable: bool) -> str:
         if a is b:
             return "X"
         if isinstance(a, GpuNode) and isinstance(b, GpuNode):
-            return self._gpu_cell(a, b)
+            return self._gpu_cell(a, b, is_usable=is_usable)
         numa = [p.pci_numa_node if isinstance(p, GpuNode) else p.numa_node for p in (a, b)]
         return pci_label(a.pci_path, b.pci_path, numa[0], numa[1])
 
-    def _gpu_cell(self, a: GpuNode, b: GpuNode) -> str:
+    def _gpu_cell(self, a: GpuNode, b: GpuNode, *, is_usable: bool) -> str:
         if a.error or b.error:
             return "ERR!"
         pair = next((p for p in self.pairs if {p.a, p.b} == {a.index, b.index}), None)
         links = self.nvlinks(a, b)
-        # If the fabric is not up, the links are active but P2P over them is refused: the path is then PCIe.
-        if links and (pair is None or pair.nvlink in ("OK", None)):
+        is_refused = pair is not None and pair.nvlink not in ("OK", None)
+        if links and not (is_usable and is_refused):  # nvidia-smi does not ask for peer access
             return f"NV{links}"
         if pair is not None and pair.level in _LEVELS:
             return _LEVELS[pair.level]

@@ -15,12 +15,13 @@ class NcclLibrary:
     """One libnccl.so that the loader could pick. `source` is how the loader finds it.
 
     `source`: `LD_PRELOAD`, `RPATH` (torch's own), `LD_LIBRARY_PATH`, `RUNPATH`, `ld.so.cache`, `conda`, `wheel` or `system`.
-
+    `reads` are the variables `NCCL_…` of the environment whose names its texts contain; None where the texts were not read.
     """
 
     path: str
     source: str
     version: str | None = None
+    reads: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

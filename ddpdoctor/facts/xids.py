@@ -2,6 +2,10 @@
 
 The table has, per code, its meaning, the action that NVIDIA's Xid catalog recommends, and the kind of fault;
 a cause names its kind in `xids=`.
+
+Source: docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, as of November 2026: the immediate action of each Xid that
+is in use on A100, H100, B100 or GB200. Where the catalogue leaves it open (167 to 169), a fault of the device, the firmware or
+its memory is cleared by a reset. Xids 56 to 58, 65, 73 and 81 are those of older GPUs.
 """
 
 from __future__ import annotations
@@ -10,7 +14,19 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
-__all__ = ["BY_KIND", "Meaning", "Xid", "XidKind", "action", "meaning", "xid_in"]
+from ddpdoctor.facts.nvlink5_xids import NvlinkAction, NvlinkFault, nvlink_fault
+
+__all__ = [
+    "BY_KIND",
+    "Meaning",
+    "Xid",
+    "XidKind",
+    "action",
+    "meaning",
+    "needs_no_action",
+    "waits_for_154",
+    "xid_in",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +103,25 @@ _RESTART = "restart the application"
 _NVLINK = "reset the GPUs of the NVLink domain; reseat or replace if it persists"
 _SUPPORT = "contact support"
 
+NVLINK5 = range(144, 151)
+_OF_NVLINK = {
+    NvlinkAction.RESET: "reset the GPU",
+    NvlinkAction.IGNORE: "none",
+    NvlinkAction.WITH_154: "the one that Xid 154 names; without it restart the application",
+    NvlinkAction.UNKNOWN: "the one that Xid 154 names; this combination is not in NVIDIA's table",
+}
+"""NVIDIA's action as a phrase."""
+
 _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
     (
         XidKind.APPLICATION_FAULT_XID,
         _RESTART,
         {
+            8: "the GPU stopped processing a channel",
+            11: "a corrupted command stream",
             13: "a GPU kernel exception, such as an out-of-range address",
             31: "a GPU page fault: an illegal address",
+            25: "an illegal command stream",
             32: "a corrupted command stream",
             39: "a copy engine fault",
             40: "a copy engine fault",
@@ -103,6 +131,7 @@ _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
             70: "a copy engine fault",
             71: "a copy engine fault",
             72: "a copy engine fault",
+            **dict.fromkeys((75, 76, 77, 85, *range(126, 136)), "a copy engine fault"),
             80: "corrupted data was sent to the GPU",
         },
     ),
@@ -111,12 +140,21 @@ _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
         "check the messages before it",
         {45: "the driver cleaned up after an earlier fault or a killed process"},
     ),
-    (XidKind.ECC_UNCORRECTED, _RESET, {48: "an uncorrectable ECC error"}),
+    (
+        XidKind.ECC_UNCORRECTED,
+        _RESET,
+        {
+            48: "an uncorrectable ECC error",
+            171: "an uncorrectable error of its DRAM, a detail of Xid 48",
+            172: "an uncorrectable error of its SRAM, a detail of Xid 48",
+        },
+    ),
     (XidKind.AUXILIARY_POWER_MISSING, "check the power cables", {54: "auxiliary power is not connected"}),
     (
         XidKind.GPU_ENGINE_FAULT,
         _RESET,
         {
+            46: "it stopped processing",
             62: "its microcontroller halted",
             109: "a context switch timed out",
             110: "a security fault",
@@ -126,6 +164,9 @@ _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
             155: "an NVLink software-defined error",
             156: "a resource was retired",
             158: "a fatal timeout",
+            167: "a fatal PCIe timeout",
+            168: "errors in its protected memory; less of it can be used",
+            169: "its security microcontroller halted",
         },
     ),
     (XidKind.ROW_REMAP_PENDING, "none", {63: "a memory row was remapped or a page was retired"}),
@@ -167,6 +208,20 @@ _TABLE: tuple[tuple[XidKind, str, dict[int, str]], ...] = (
         XidKind.OTHER_XID,
         "see NVIDIA's Xid catalog",
         {
+            37: "a driver firmware error",
+            38: "a driver firmware error",
+            44: "a graphics fault during a context switch",
+            60: "a video processor fault",
+            66: "an illegal access by the driver",
+            67: "an illegal access by the driver",
+            **dict.fromkeys((82, 99, 100, 101, 102, 103, 104, 105), "a JPEG engine fault"),
+            **dict.fromkeys((83, 84, 88, 89, 96, 97, 98), "a video decoder fault"),
+            **dict.fromkeys((86, 139), "an optical flow engine fault"),
+            141: "a CUDA fast path error",
+            142: "a video encoder fault",
+            **dict.fromkeys((162, 163, 164, 165), "a report of its power smoothing"),
+            166: "traffic before encryption was set up (confidential computing)",
+            170: "an NVLink interrupt in confidential computing mode",
             56: "a display engine fault",
             57: "a memory interface fault",
             58: "the memory interface is unstable",
@@ -200,10 +255,37 @@ HOUR = 3600
 def meaning(xid: Xid) -> Meaning:
     """The meaning of a GPU's Xid; for a consequence of an earlier Xid (`caused by previous Xid`), that of the earlier one."""
     earlier = _EARLIER.search(xid.text)
+    fault = _nvlink(xid)
+    if earlier is None and fault is not None:
+        return Meaning(XidKind.NVLINK_FAULT, *_words(fault))
     if earlier is None:
         return XIDS.get(xid.code, _UNLISTED)
     known = XIDS.get(int(earlier[1]), _UNLISTED)
     return replace(known, words=f"the driver cleaned up after Xid {earlier[1]}, {known.words}")
+
+
+def _nvlink(xid: Xid) -> NvlinkFault | None:
+    """The fault of an NVLink 5 Xid, by NVIDIA's table."""
+    return nvlink_fault(xid.code, xid.text) if xid.code in NVLINK5 and not xid.is_switch else None
+
+
+def _words(fault: NvlinkFault) -> tuple[str, str]:
+    """What an NVLink 5 fault is, and NVIDIA's action."""
+    severity = "fatal" if fault.is_fatal else "nonfatal"
+    link = "" if fault.link is None or fault.link < 0 else f" on link {fault.link}"
+    return f"a {severity} NVLink error in {fault.unit}{link}", _OF_NVLINK[fault.action]
+
+
+def needs_no_action(xid: Xid) -> bool:
+    """Whether NVIDIA's table says to ignore this NVLink 5 Xid."""
+    fault = _nvlink(xid)
+    return fault is not None and fault.action is NvlinkAction.IGNORE
+
+
+def waits_for_154(xid: Xid) -> bool:
+    """Whether the action after this Xid is the one that an Xid 154 names, or depends on registers that are not in the table."""
+    fault = _nvlink(xid)
+    return fault is not None and fault.action in (NvlinkAction.WITH_154, NvlinkAction.UNKNOWN) and not fault.is_fatal
 
 
 def action(xid: Xid) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.facts.nccl_line import without_function
 
 __all__ = ["CONTEXT_PATTERNS", "context_lines"]
 
@@ -54,7 +55,9 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "compiler": r":\d+:\d+: (?:fatal )?error: |\bfatal error: [^\s:]{1,200}: No such file|nvcc fatal {1,3}: "
     r"|unsupported GNU version",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
-    "nccl_warns": r"\bNCCL WARN ",
+    "nccl_warns": r"\bNCCL (?:WARN|ATTN) ",
+    "nccl_hint": r"\bHINT: (?:In many|To confirm|See https|Default)",
+    "nccl_diag": r"\bNCCL DIAG ",
     "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",
     "spawned_ended": r"process (?P<index>\d+) terminated with (?:signal (?P<signal>SIG[A-Z]+)|exit code (?P<code>\d+))",
     "child_of_lightning": r"(?:\[rank: (?P<local>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with "
@@ -63,12 +66,14 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
     "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "
     r"(?P<code>-?\d+)",
-    "return_code": r"exits with return code = (?P<code>-?\d+)",
+    "return_code": r"(?:--local_rank=(?P<local>\d+)\b[^\n]*)?exits with return code = (?P<code>-?\d+)",
     "event": r'"torchelastic\.worker\.status\.FAILED", "source": "WORKER".{0,200}?"global_rank": (?P<rank>\d+)'
     r'(?:.{0,99}?"worker_id": "(?P<pid>\d+)")?(?:.{0,99}?"hostname": "(?P<host>[^"]+)")?'
     r"(?:.{0,300}?Signal (?P<signal>\d+) \(SIG)?",
     "pod_ended": r"\bPod: [\w-]+\.(?P<host>[a-z0-9][a-z0-9-]*) exited with code (?P<code>[1-9]\d*)",
     "replica": r"The replica (?P<host>[\w-]+(?: \d+)?) exited with a non-zero status of (?P<code>\d+)",
+    "sagemaker": r"(?:Algorithm|ExecuteUserScript)Error: [^\n]{0,80}?\b[Ee]xit ?[Cc]ode:? ?(?P<code>[1-9]\d{0,2})\b",
+    "kernel_note": r"CUDA kernel errors might be asynchronously reported",
     "mpi_abort": r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
     "roce": r"NET/IB : Using [^\n]*/RoCE",
@@ -106,6 +111,6 @@ def context_lines(log: Log, name: str) -> Iterator[tuple[LogLine, re.Match[str]]
     """The lines of the log that carry this mark, taken apart."""
     known = re.compile(CONTEXT_PATTERNS[name])
     for line in log.lines:
-        found = known.search(line.text)
+        found = known.search(without_function(line.text))
         if found is not None:
             yield line, found

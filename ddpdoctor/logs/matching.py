@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.facts.nccl_line import without_function
 from ddpdoctor.logs.required_literals import literals_of
 
 __all__ = ["compiled", "matching_lines"]
@@ -23,7 +24,7 @@ class _Texts:
     """The texts of a log's lines; several causes and their rivals ask for the same expression."""
 
     def __init__(self, log: Log) -> None:
-        self._texts = [line.text for line in log.lines]
+        self._texts = [without_function(line.text) for line in log.lines]
         self._whole = "\n".join(self._texts)
         self._known: dict[str, tuple[int, ...]] = {}
 

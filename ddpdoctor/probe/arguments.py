@@ -27,6 +27,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=_seconds, default=120.0, metavar="SECONDS", help="time limit of the whole probe"
     )
+    parser.add_argument("--quick", action="store_true", help="do not measure what each GPU computes and copies")
     parser.add_argument("--format", choices=FORMATS, default="table", help="output format of the report")
     parser.add_argument("--output", metavar="FILE", help="write the report to FILE on every node")
     parser.add_argument("--save-baseline", metavar="FILE", help="save the measurements of rank 0 to FILE")

@@ -56,6 +56,7 @@ def retry(rank_env: RankEnv, seconds: float) -> str:
                     store=[rank_env.master_addr, rank_env.master_port, rank_env.prefix + "lazy/"],
                     eager=False,
                     per_host=0,
+                    computes=False,
                     loopback=False,
                 )
         return f"hangs in {worker.phase} as well"

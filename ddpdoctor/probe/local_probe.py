@@ -68,6 +68,7 @@ class LocalProbe:
                 store=["127.0.0.1", self.port, "group/"],
                 eager=True,
                 per_host=len(self.workers),
+                computes=all((each.ready or {}).get("computes") for each in self.workers),
                 loopback=True,
             )
 

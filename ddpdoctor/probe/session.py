@@ -59,6 +59,7 @@ class RankSession(VerdictMixin):
         self.gone: set[int] = set()
         """The ranks whose supervisors are gone and will not say goodbye."""
         self._hands_over: bool = options.hand_over
+        self._is_quick: bool = options.quick
         self._stay_seconds = 0.0
         self.signal: int | None = None
         self._wake, self._waker = os.pipe()
@@ -236,13 +237,17 @@ class RankSession(VerdictMixin):
         assert worker.ready is not None
         store_keys.compare(traits(os.environ, worker.ready))
         size = self.rank_env.local_world_size
-        store_keys.publish("ready", {"rank": self.rank_env.rank, "gpus": worker.ready["gpus"], "per_host": size})
+        own = {
+            "gpus": worker.ready["gpus"],
+            "per_host": size,
+            "computes": worker.ready["computes"] and not self._is_quick,
+        }
+        store_keys.publish("ready", {"rank": self.rank_env.rank, **own})
         if store_keys.count("run"):
             ready = store_keys.log("ready")
             hosts = store_keys.count_hosts() or 1
-            store_keys.go(
-                "run", {"backend": choose_backend(self.backend, ready), "per_host": choose_pairs(ready, hosts)}
-            )
+            plan = {"backend": choose_backend(self.backend, ready), "per_host": choose_pairs(ready, hosts)}
+            store_keys.go("run", {**plan, "computes": all(record["computes"] for record in ready)})
         value = self._wait("run", self.end)
         if value is None:
             raise ProbeFailure(*self._behind("ready", "import", "had not imported torch"))
@@ -262,6 +267,7 @@ class RankSession(VerdictMixin):
             eager=True,
             loopback=False,
             per_host=plan["per_host"],
+            computes=plan["computes"],
         )
 
     def _behind(self, log: str, phase: str, state: str) -> list[Observation]:

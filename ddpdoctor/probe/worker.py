@@ -26,7 +26,7 @@ from ddpdoctor.probe import module_shadowing
 from ddpdoctor.probe.announced_calls import AnnouncedCalls, announce_calls
 from ddpdoctor.probe.errors import ShadowedModuleError, WrongValue
 from ddpdoctor.probe.proc import die_with
-from ddpdoctor.probe.worker_start import FOLDERS
+from ddpdoctor.probe.worker_start import COMPUTE, FOLDERS
 
 __all__ = ["Channel", "load_torch", "main", "report_error", "run"]
 
@@ -131,12 +131,15 @@ def run(channel: Channel, load: Callable[[], Any], already_seconds: float = 0.0)
 
 
 def _describe(torch: Any, seconds: float) -> dict[str, Any]:
+    from ddpdoctor.probe import compute
+
     has_cuda = bool(torch.cuda.is_available())
     return {
         "torch": str(torch.__version__),
         "build": "cuda " + torch.version.cuda if torch.version.cuda else "cpu",
         "import_seconds": round(seconds, 3),
         "gpus": torch.cuda.device_count() if has_cuda else 0,
+        "computes": compute.is_wanted(os.environ.get(COMPUTE), has_cuda),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_cuda and _has_nccl(torch) else None,
         "folder": os.path.dirname(torch.__file__ or ""),
     }
@@ -147,7 +150,7 @@ def _has_nccl(torch: Any) -> bool:
 
 
 def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
-    from ddpdoctor.probe import collectives, wrong_value_search
+    from ddpdoctor.probe import collectives, compute, wrong_value_search
 
     dist = torch.distributed
     channel.phase("init")
@@ -183,6 +186,10 @@ def _probe(channel: Channel, torch: Any, order: dict[str, Any]) -> None:
     if order["per_host"] and order["world_size"] > 1:
         channel.phase("pairs")
         _pair_up(channel, stage, order["per_host"])
+    if order["computes"]:
+        channel.phase("compute")
+        for name, rate in compute.checked_rates(stage):
+            channel.say(computed={name: rate})
 
 
 @contextmanager

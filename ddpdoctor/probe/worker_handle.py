@@ -32,6 +32,7 @@ PHASE_SECONDS = {
     "collectives": 12.0,
     "measure": 20.0,
     "pairs": 30.0,
+    "compute": 15.0,
 }
 """How long a worker may stay in a phase. `start` and `import` may take longer while the process makes progress."""
 DUE_CALL = "all_reduce of [1024] float64"
@@ -62,6 +63,7 @@ class WorkerHandle:
         self.unsupported: list[Unsupported] = []
         self.pairs: list[PairSpeed] = []
         self.took: dict[str, float] = {}
+        self.rates: dict[str, float] = {}
         self.offers = TransportCapabilities()
         self.call = DUE_CALL  # the call that it made in the phase all_reduce
         self.printed = WorkerOutput(rank_env.rank)
@@ -108,6 +110,9 @@ class WorkerHandle:
         if self.call == DUE_CALL:  # the first different call is reported
             self.call = message.get("call", self.call)
         self.took |= message.get("took", {})
+        if "computed" in message:
+            self.rates |= message["computed"]
+            self.since = time.monotonic()
         if "pair" in message:
             self.pairs.append(PairSpeed(**message["pair"]))
         if "unsupported" in message:
@@ -248,6 +253,7 @@ class WorkerHandle:
             error=self.error["message"] if self.error else None,
             nccl_warnings=self.printed.warnings,
             took=dict(self.took),
+            rates=dict(self.rates),
             transports=dict(self.printed.transports),
             offers=self.offers.of(self.gpu.get("gpu_uuid")),
             settings=self.offers.settings,

@@ -15,7 +15,7 @@ OWN_LACK = re.compile(
     r"|enforce fail at \S*(?:loop|listener|socket|device)\.cc"
 )
 """Errors that no peer can cause (Gloo's connections to peers are in pair.cc)."""
-NCCL_WARNING = re.compile(r"NCCL WARN\s+(.*)")
+NCCL_WARNING = re.compile(r"NCCL (?:WARN|ATTN)\s+(.*)|(NCCL DIAG (?!\[OK\]|===|.*completed in).*)")
 NCCL_INFO = b"NCCL INFO "
 CHANNEL = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?via (.+)")
 """`Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA comm 0x… nRanks 16`, from 2.4 to 2.30."""
@@ -53,8 +53,9 @@ class WorkerOutput:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """NCCL's warnings."""
-        return tuple(NCCL_WARNING.findall(self.text)[:MOST_WARNINGS])
+        """NCCL's warnings, and what its diagnostics (2.31 and newer) report."""
+        found = (match[1] or match[2] for match in NCCL_WARNING.finditer(self.text))
+        return tuple(found)[:MOST_WARNINGS]
 
     @property
     def lost_its_peers(self) -> bool:

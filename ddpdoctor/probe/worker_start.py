@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from ddpdoctor.probe.rank_env import RankEnv
     from ddpdoctor.probe.worker_handle import WorkerHandle
 
-__all__ = ["FOLDERS", "TEMPLATE", "WORKER", "StartedWorker", "adopt", "begin", "run_probe", "take_over"]
+__all__ = ["COMPUTE", "FOLDERS", "TEMPLATE", "WORKER", "StartedWorker", "adopt", "begin", "run_probe", "take_over"]
 
 WORKER = "ddpdoctor.probe.worker"
 TEMPLATE = "ddpdoctor.probe.fork_template"
 """The module that imports torch once and forks a worker for each rank."""
 FOLDERS = "DDPDOCTOR_FOLDERS"
 """The variable with the folders that the job searches first for modules: the script's and the launcher's."""
+COMPUTE = "DDPDOCTOR_COMPUTE"
+"""The variable that switches the probe's compute phase `on` or `off`; without it, the phase runs on GPUs."""
 
 
 class StartedWorker(NamedTuple):
@@ -87,7 +89,13 @@ def take_over(rank_env: RankEnv, messages: int, control: int, output: int, templ
     return worker
 
 
+DIAGNOSTICS = {"NCCL_RUN_RAS_DIAGNOSTICS": "1"}
+"""NCCL 2.31 and newer compare GPUs, drivers, ECC counters, NVLinks and settings of all ranks; older ones ignore the variable. The
+active diagnostics (NCCL_RUN_DIAGNOSTICS) also measure the network with ib_write_bw, which takes longer than a probe may: whoever
+sets the variable gets them."""
+
+
 def _worker_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The rank's environment for its worker, with NCCL's warnings and choice of transports enabled on its output."""
     kept = {name: value for name, value in environ.items() if name != "NCCL_DEBUG_FILE"}
-    return kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
+    return DIAGNOSTICS | kept | {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}

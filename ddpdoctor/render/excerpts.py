@@ -31,7 +31,7 @@ def excerpt_lines(finding: Finding, width: int) -> Iterator[Text]:
     start = _start(pointed, excerpt, room)
     indent = min((_indent(line) for line in lines if line.strip()), default=0) if start == 0 else start
     for number, line in enumerate(lines, start=excerpt.first):
-        shown = line[indent:]
+        shown = f"…{line[start + 1 :]}" if start and len(line) > start else line[indent:]
         left = f" {number:>{digits}} | " if excerpt.is_numbered else "  | "
         yield Text(left, style="dim").append(_cut(shown, room), style="not dim")
         if number == excerpt.line and excerpt.length:

@@ -14,13 +14,14 @@ from rich.text import Text
 from ddpdoctor.examined import ExaminedJob
 from ddpdoctor.findings import Finding, Report, Role, Severity
 from ddpdoctor.render.blocks import Block, blocks_of, hidden_in
+from ddpdoctor.render.difference_rows import difference_rows
 from ddpdoctor.render.excerpts import COLOURS, excerpt_lines
 from ddpdoctor.render.job_list import MOST_JOBS_IN_FULL, job_heading, job_table
 from ddpdoctor.render.places import place_beside
 from ddpdoctor.render.plain import printable
 from ddpdoctor.render.section_rows import section_rows
 from ddpdoctor.render.summary import summary
-from ddpdoctor.render.words import counted
+from ddpdoctor.wording import counted
 
 __all__ = ["write"]
 
@@ -89,6 +90,7 @@ class _Screen:
         self._show_failures()
         if self._is_quiet:
             return
+        self._show_differences()
         for row in section_rows(self._report, self._console.width, is_verbose=self._is_verbose):
             self._print(row)
         for line in summary(self._report, is_verbose=self._is_verbose):
@@ -225,6 +227,13 @@ class _Screen:
         more = len(finding.evidence) - MOST_EVIDENCE
         if more > 0:
             self._labelled("seen:", f"{more} more (--format json lists them)", "dim")
+
+    def _show_differences(self) -> None:
+        rows = list(difference_rows(self._report, is_verbose=self._is_verbose))
+        for text, place in rows:
+            self._print(Text(text).append(place, style="dim"), hanging=4)
+        if rows:
+            self._space()
 
     def _show_failures(self) -> None:
         for crash in self._report.crashed:

@@ -127,8 +127,8 @@ class Cause:
             ValueError: no such section, or a second look at logs, of which only one would be used.
         """
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
-        if section not in ("launch", "log", "hang"):
-            raise ValueError(f"{self.rule.code}: a further look takes launch, log or hang, not {section!r}")
+        if section not in ("launch", "log", "hang", "submission"):
+            raise ValueError(f"{self.rule.code}: a look takes launch, log, hang or submission, not {section!r}")
         if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
             raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
         self._looks.append((section, check))

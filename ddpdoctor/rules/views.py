@@ -15,7 +15,7 @@ from ddpdoctor.findings import Finding
 from ddpdoctor.rules import Rule, cause_of, load, loaded
 from ddpdoctor.rules.line_modules import LINE_MODULES
 
-__all__ = ["hang_rules", "line_rules", "log_rules"]
+__all__ = ["hang_rules", "line_rules", "log_rules", "submission_rules"]
 
 Look = Callable[..., Iterable[Finding] | None]
 
@@ -28,6 +28,18 @@ def line_rules() -> tuple[Rule, ...]:
         replace(each.rule, check=look, needs=("launch",), wants=())
         for each in loaded()
         for look in each.looks_at("launch")
+    )
+
+
+def submission_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that job files show as a whole, each judged from the submission alone."""
+    return tuple(
+        replace(rule, check=look, needs=("submission",), wants=())
+        for rule in rules
+        for look in (
+            *([rule.check] if "submission" in rule.needs else ()),
+            *cause_of(rule.code).looks_at("submission"),
+        )
     )
 
 

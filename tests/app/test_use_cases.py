@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ddpdoctor.app.lint import LintInputs, lint_inputs
 from ddpdoctor.app.parts import SECTIONS, examine_part
 from ddpdoctor.app.preflight import Detail, preflight
 from ddpdoctor.app.preflight_plan import PreflightOptions
-from ddpdoctor.app.request import Request, UsageError
+from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_search import search
 from ddpdoctor.app.run import RunOptions, diagnose, run_job
 from ddpdoctor.app.settings import read_settings
@@ -217,3 +218,9 @@ def test_the_machine_does_not_vouch_for_what_runs_elsewhere(words: str, reason: 
     if "docker" in words:
         assert {"HOST004", "HOST006", "HOST008"} <= {each.code for each in found.report.skipped}
         assert not found.report.is_incomplete
+
+
+def test_the_time_limit_counts_from_the_request_and_not_from_the_start_of_the_process() -> None:
+    late = Request(timeout=10.0, began=time.monotonic() - 8.0)
+    assert 0.0 < seconds_left(late) < 1.5
+    assert seconds_left(Request(timeout=10.0)) > 8.5

@@ -69,7 +69,7 @@ def test_a_port_that_is_down_is_one_difference(tmp_path: Path) -> None:
     good = [save(tmp_path, f"gpu{n}") for n in range(2)]
     bad = save(tmp_path, "gpu2", net__rdma={**rdma, "devices": [down, *others]})
     (line,) = compare(*good, bad).stdout.splitlines()[1:-1]
-    assert line.endswith("net.rdma ports: gpu0, gpu1: 8; gpu2: 7")
+    assert line.endswith("the number of active RDMA ports: gpu0, gpu1: 8; gpu2: 7")
 
 
 def test_of_two_nodes_both_are_named(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_ctrl_c_in_any_phase_of_check_is_quiet(delay: float) -> None:
     time.sleep(0.05 + delay)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode in (130, 0)
+    assert process.returncode in (130, 0, 1)  # it may have ended before, with what it found on this machine
     assert "Traceback" not in err
 
 

@@ -108,3 +108,12 @@ def test_causes_of_machines_are_selected_and_ignored_like_all_others(job: Path) 
     line = ("--", "docker", "run", "--gpus", "all", "img", "torchrun", "--nproc_per_node=8", "train.py")
     for words, codes in (((), ["HOST001"]), (("--select", "HOST"), ["HOST001"]), (("--ignore", "HOST"), [])):
         assert [f["code"] for f in _report(*words, *line, cwd=job)["findings"]] == codes
+
+
+def test_a_correction_names_the_mistake_that_it_uncovers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    done = doctor("lint", "--format", "json", "--", "pyhton", "train.py", cwd=tmp_path)
+    (found,) = json.loads(done.stdout)["findings"]
+    assert found["code"] == "LAUNCH520"
+    assert found["fix"].startswith("Correct this and LAUNCH054 (launched-without-launcher).")
+    assert "torchrun" in found["fix_command"]

@@ -208,6 +208,7 @@ def test_the_subject_is_one_line(tmp_path: Path) -> None:
     assert lint_inputs(Request(launch=line), LintInputs())[0].subject == "accelerate: 4 ranks, module pkg.train"
 
 
+@pytest.mark.torch
 def test_check_names_its_line_and_its_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ("check", "--no-probe", "--format", "json", "--", "torchrn", "train.py")

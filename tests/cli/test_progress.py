@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commandline import SECONDS, doctor, environment
+from first_lines import own_address
 from terminal import on_terminal, screen_of
 
 from ddpdoctor.cli.progress import ConsoleListener, _columns, _line, _Row
@@ -210,3 +211,42 @@ def test_ctrl_c_gives_what_triage_knows_so_far(tmp_path: Path) -> None:
     assert code == 130
     assert "standard input: not read: interrupted" in " ".join(out.split())
     assert "Traceback" not in err
+
+
+def test_ctrl_c_while_check_waits_gives_what_it_knows_of_this_node(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    line = (
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "0",
+        "--master-addr",
+        own_address(),
+        "train.py",
+        "--nproc_per_node=2",
+    )
+    code, out, err = _interrupted("check", "--no-probe", "--", *line, cwd=tmp_path, phase="waiting for node 1")
+    assert code == 130
+    text = " ".join(out.split())
+    assert re.search(r"error: the other nodes: interrupted after \d+ s of waiting at \S+:29500", text)
+    assert "LAUNCH001" in text
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_while_check_probes_gives_what_it_knows_of_this_machine(tmp_path: Path) -> None:
+    code, out, err = _interrupted("check", cwd=tmp_path, phase="probing the local ranks")
+    assert code == 130
+    assert "error: the ranks were not probed: interrupted" in out
+    assert "✓ versions" in out
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_names_what_was_interrupted(tmp_path: Path) -> None:
+    variables = {**environment(), "RANK": "0", "WORLD_SIZE": "2"}
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], env=variables) as rank:
+        words = ("hang", "--no-stacks", "--watch", "20", str(rank.pid))
+        code, out, err = _interrupted(*words, cwd=tmp_path, phase="watching the ranks")
+        rank.kill()
+    assert (code, out) == (130, "")
+    assert "ddpdoctor: interrupted while watching the ranks for 20 s" in err

@@ -49,6 +49,16 @@ def _machine(base: Path, **environ: str) -> Machine:
     return Machine(Root(str(base / "root")), {"PATH": str(base / "bin"), **environ}, Deadline(10))
 
 
+def test_the_texts_of_the_loaded_library_say_which_variables_it_reads(tmp_path: Path) -> None:
+    site = _environment(tmp_path / "site")
+    texts = b"\0NCCL version 2.32.3+cuda13.4\0NCCL_RUN_RAS_DIAGNOSTICS\0NCCL_IB_TIMEOUT\0"
+    write_elf(tmp_path / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2", rodata=texts)
+    given = {"NCCL_RUN_RAS_DIAGNOSTICS": "1", "NCCL_IB_TIME": "22", "NCCL_MAGIC": "1", "PATH": "/bin"}
+    found = collect(_machine(tmp_path, **given), site)
+    assert found.nccl is not None
+    assert (found.nccl.version, found.nccl.reads) == ("2.32.3", ("NCCL_RUN_RAS_DIAGNOSTICS",))
+
+
 def test_a_wheel_with_cuda_is_read_without_importing_it(tmp_path: Path) -> None:
     found = collect(_machine(tmp_path), _environment(tmp_path / "site"))
     assert (found.torch, found.build, found.torch_abi, found.numpy) == (

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from machines import machine_json
+from machines import machine, machine_json, machine_names
 
 from ddpdoctor.facts.codec import decode
-from ddpdoctor.facts.comparable_properties import comparable_properties
+from ddpdoctor.facts.comparable_properties import PROPERTY_WORDS, comparable_properties
 from ddpdoctor.facts.record import Facts
 
 CHANGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
@@ -52,3 +52,9 @@ def test_a_missing_gpu_is_one_difference() -> None:
         "gpu.model",
         "gpu.memory",
     }  # of which the models and sizes are compared without numbers
+
+
+def test_a_sentence_has_words_for_every_property() -> None:
+    names = {name for each in machine_names() for name in comparable_properties(machine(each))}
+    assert {name for name in names if not name.startswith("environ.")} <= set(PROPERTY_WORDS)
+    assert set(PROPERTY_WORDS) - names <= {"gpu.nvml_error", "host.governor", "host.limits.address_space"}

@@ -159,6 +159,40 @@ def test_triage_reads_answers_of_ras(tmp_path: Path, content: str) -> None:
     assert ranks == ({"LOG004": [29], "LOG001": [3]} if content is RAS else {"LOG004": [3], "LOG001": [1]})
 
 
+def test_json_of_ras_without_the_comma_before_a_missing_rank_s_status_is_read() -> None:
+    """NCCL 2.28.7 to 2.28.9 print it so."""
+    missing = (
+        '{"rank": 3, "host": "n1", "pid": 13, "cuda_dev": 1, "nvml_dev": 1\n  "status": {"considered_dead": true}}'
+    )
+    group = f'{{"hash": "0xabc", "size": 4, "ranks": [], "missing_ranks": [{missing}]}}'
+    text = f'{{"nccl_version": "2.28.7", "communicators": [{group}]}}'
+    assert is_ras(text)
+    (answer,) = ras_of("ras.json", text)
+    assert [(peer.rank, peer.host, peer.trouble) for peer in answer.peers] == [(3, "n1", "dead")]
+
+
+DEAD = """NCCL version 2.27.3 compiled with CUDA 12.9
+
+Errors
+======
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 rank
+  The missing rank: 21
+"""
+
+
+def test_the_text_of_ras_names_the_rank_that_is_dead_and_its_node(tmp_path: Path) -> None:
+    (tmp_path / "ras.out").write_text(DEAD)
+    (found,) = json.loads(doctor("triage", str(tmp_path / "ras.out"), "--format", "json").stdout)["findings"]
+    assert (found["code"], found["severity"], found["ranks"]) == ("LOG004", "error", [21])
+    assert found["message"].startswith("rank 21 on 172.16.64.213")
+
+
 def test_ras_counts_each_kind_of_collective_by_itself() -> None:
     (answer,) = ras_of("ras.out", OF_TWO_KINDS)
     assert (answer.size, {kind: max(tally) for kind, tally in answer.tallies.items()}) == (

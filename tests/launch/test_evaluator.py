@@ -117,7 +117,7 @@ def test_ssh_takes_no_variables_along_and_mpirun_those_of_x() -> None:
     run = job("export A=1 B=2\nssh gpu-07 'python train.py'\n")
     assert run.launched[0].place.host == "gpu-07"
     assert "A" not in run.launched[0].environ
-    run = job("#SBATCH -N 2\nexport A=1 B=2\nmpirun -np 2 -ppn 1 -x A python train.py\n")
+    run = job("export A=1 B=2\nmpirun -H node-0:1,node-1:1 -x A python train.py\n")
     assert [("A" in e.environ, "B" in e.environ) for e in run.launched] == [(True, True), (True, False)]
 
 

@@ -17,6 +17,7 @@ from ddpdoctor.facts.launch.words import plain
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
+from ddpdoctor.launch.shell.words import inner_text, simple_commands
 
 LEGAL = sorted((SITUATIONS / "job_files").iterdir())
 
@@ -159,3 +160,10 @@ def test_a_relative_script_is_looked_for_here_and_beside_the_file(tmp_path: Path
         ShellSource('cd "$DIR"; torchrun train.py', "x.sh", {}, (2, 13), (str(tmp_path),), files=LocalFiles())
     )
     assert line.script is None
+
+
+def test_a_backslash_at_the_end_of_a_quoted_word_is_no_character() -> None:
+    ((_, _, word),) = (each.words for each in simple_commands("bash -c \"echo 'x'\"\\"))
+    inner = inner_text(word)
+    assert inner.text == "echo 'x'"
+    assert len(inner.offsets) == len(inner.ends) == len(inner.text)

@@ -17,6 +17,7 @@ from ddpdoctor.collectors.transport_capabilities import offers
 from ddpdoctor.facts.rdma import Gid, Rdma, RdmaDevice, RdmaPort
 from ddpdoctor.probe.announced_calls import AnnouncedCalls
 from ddpdoctor.probe.worker_output import WorkerOutput
+from ddpdoctor.probe.worker_start import _worker_environ
 from ddpdoctor.system.machine import Machine, Root
 
 INFO = "node1:4711:4800 [0] NCCL INFO "
@@ -52,6 +53,27 @@ def test_of_several_channels_the_one_that_is_no_peer_access_counts() -> None:
     for way in ("P2P/CUMEM", "SHM/direct/direct", "P2P/CUMEM"):
         heard.take(f"{INFO}Channel 00/0 : 0[0] -> 1[1] via {way}\n".encode())
     assert heard.transports == {"1": "SHM"}
+
+
+def test_what_nccl_s_diagnostics_report_is_kept_and_what_is_well_is_not() -> None:
+    heard = WorkerOutput(0)
+    heard.take(
+        b"n1:77 NCCL DIAG === RAS Diagnostics ===\nn1:77 NCCL DIAG [OK]   NVLink: 18 links per GPU, all active\n"
+    )
+    heard.take(
+        b"n1:77 NCCL DIAG [INFO] ECC: uncorrected volatile errors on rank(s) 1 (worst=2) across 2 ranks in comm 0x1\n"
+    )
+    heard.take(b"n1:77 NCCL DIAG RAS diagnostics completed in 3.1 ms across 2 ranks\n")
+    heard.take(b"n1:77:78 [0] init.cc:7 (devCommSetup) NCCL ATTN slow\n")
+    assert heard.warnings == (
+        "NCCL DIAG [INFO] ECC: uncorrected volatile errors on rank(s) 1 (worst=2) across 2 ranks in comm 0x1",
+        "slow",
+    )
+
+
+def test_the_worker_asks_nccl_for_its_diagnostics_unless_the_user_chose() -> None:
+    assert _worker_environ({"RANK": "0"})["NCCL_RUN_RAS_DIAGNOSTICS"] == "1"
+    assert _worker_environ({"NCCL_RUN_RAS_DIAGNOSTICS": "0"})["NCCL_RUN_RAS_DIAGNOSTICS"] == "0"
 
 
 def test_warnings_and_last_words_are_not_lost_in_what_nccl_tells() -> None:

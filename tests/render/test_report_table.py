@@ -55,6 +55,7 @@ def test_a_long_line_is_cut_around_its_caret(width: int) -> None:
     said = render(replace(CLEAN, findings=(replace(CAUSE, excerpt=excerpt),)), "table", width=width).splitlines()
     shown, carets = next((said[i - 1], row) for i, row in enumerate(said) if "^^^" in row)
     assert shown[carets.index("^") : carets.rindex("^") + 1] == "--nnodes=2"
+    assert shown.startswith("  | …")
     assert cell_len(shown) <= width
 
 

@@ -30,7 +30,7 @@ def about_links(topo: Topo) -> Iterator[str]:
         model = nvlink_model(name)
         if model is not None and any(g.links for g in topo.gpus if g.name == name):
             bridged = ", with bridges" if model.bridge_links else ""
-            speed = f"{model.mb_per_s / 1000:.1f} GB/s each, {model.gb_per_s:.0f} GB/s one way"
+            speed = f"{model.mb_per_s / 1000:.1f} GB/s each, {model.gb_per_s:.0f} GB/s one way{model.published}"
             yield f"  expected of {name}: {model.links} links, {speed}{bridged}"
     if topo.sample_seconds is not None:
         yield f"  errors were counted for {topo.sample_seconds:g} s"

@@ -27,8 +27,13 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         pieces.append(_ranks(probe, width))
     if probe.measurements and not probe.has_failed:
         pieces.append(_collectives(probe, width))
+    pieces += _rates(probe)
     pieces += [f"{u.collective}: not in this backend ({u.reason})" for u in probe.unsupported]
-    pieces += [f"rank {r.rank} NCCL WARN {line}" for r in probe.ranks for line in r.nccl_warnings]
+    pieces += [
+        f"rank {r.rank} {line if line.startswith('NCCL DIAG') else f'NCCL WARN {line}'}"
+        for r in probe.ranks
+        for line in r.nccl_warnings
+    ]
     if probe.retried_lazily is not None:
         pieces.append(f"with lazily created communicators: {probe.retried_lazily}")
     return draw_all([*pieces, ""], width=width, colour=colour)
@@ -77,6 +82,23 @@ def _collectives(probe: Probe, width: int) -> Table:
     for each in sorted(probe.measurements, key=lambda m: (order.index(m.collective), m.size_bytes)):
         table.add_row(each.collective, _size(each.size_bytes), _time(each.latency_seconds), _bandwidth(each))
     return table
+
+
+def _rates(probe: Probe) -> list[str]:
+    """What the GPUs reached alone, as one line of ranges over all ranks."""
+    words = (
+        ("gemm_tflops", "bf16 products", "TFLOP/s"),
+        ("copy_gb_per_s", "copies in memory", "GB/s"),
+        ("to_gpu_gb_per_s", "host to device", "GB/s"),
+        ("from_gpu_gb_per_s", "device to host", "GB/s"),
+    )
+    found = []
+    for name, what, unit in words:
+        rates = [rank.rates[name] for rank in probe.ranks if name in rank.rates]
+        if rates:
+            least, most = f"{min(rates):.3g}", f"{max(rates):.3g}"
+            found.append(f"{what} {least if least == most else f'{least} to {most}'} {unit}")
+    return [f"each device: {', '.join(found)}"] if found else []
 
 
 def _size(size: int) -> str:

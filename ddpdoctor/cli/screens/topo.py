@@ -58,7 +58,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
     if colour or width < WIDEST:
         lines = [*_blocks(rows, width, colour=colour), *(part for line in about for part in _folded(line, width))]
     else:
-        lines = ["\t".join(row) for row in rows] + about
+        lines = ["\t" + "\t".join(rows[0]), *(_plain(row, topo) for row in rows[1:]), *about]
     return "\n".join(lines) + "\n\n"
 
 
@@ -74,16 +74,21 @@ def _has_nvlink(cells: set[str]) -> bool:
 
 def _rows(topo: Topo) -> list[list[str]]:
     names = [f"GPU{g.index}" for g in topo.gpus] + [f"NIC{at}" for at in range(len(topo.nics))]
-    # nvidia-smi begins its header with a tab; here it begins with GPU0, which is above the first cell all the same
-    # when columns are counted by words.
-    rows = [[*names, "CPU Affinity", "NUMA Affinity"]]
+    rows = [[*names, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]]
     for at, cells in enumerate(topo.matrix()):
         row = [names[at], *(f" {cell} " if cell == "X" else cell for cell in cells)]
         if at < len(topo.gpus):
             gpu = topo.gpus[at]
-            row += [gpu.cpu_affinity or "N/A", gpu.numa_affinity or "N/A"]
+            numa = "N/A" if gpu.gpu_numa_id is None else str(gpu.gpu_numa_id)
+            row += [gpu.cpu_affinity or "N/A", gpu.numa_affinity or "N/A", numa]
         rows.append(row)
     return rows
+
+
+def _plain(row: list[str], topo: Topo) -> str:
+    """A row as nvidia-smi writes it: a second tab before the GPU's own NUMA node."""
+    cells = 1 + len(topo.gpus) + len(topo.nics)
+    return "\t".join(row if len(row) == cells else [*row[:-1], "", row[-1]])
 
 
 def _blocks(rows: list[list[str]], width: int, *, colour: bool) -> Iterator[str]:

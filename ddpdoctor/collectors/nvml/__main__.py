@@ -6,11 +6,15 @@ Every answer is written immediately, so that answers before a hang are not lost.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from ddpdoctor.collectors.nvml import devices
 from ddpdoctor.collectors.nvml import links as nvlinks
 from ddpdoctor.collectors.nvml.query import Asker, say
 
+CONTROL_NODE = Path("/dev/nvidiactl")
+"""As root and without the kernel module, nvmlInit creates this node. It is removed again: other programs take it as a sign of the
+driver."""
 NO_GPUS = 1
 SAMPLE_SECONDS = 0.05
 """The minimum time between the first and the last sample of counters."""
@@ -21,9 +25,12 @@ def main() -> None:
     import pynvml
 
     asker = Asker(pynvml)
+    had_node = CONTROL_NODE.exists()
     _, code = asker.first("node", "nvmlInit")
     if code:
         say("!", "node", "init", code)
+        if code == "DRIVER_NOT_LOADED" and not had_node:
+            CONTROL_NODE.unlink(missing_ok=True)
         if code in ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"):
             return
         if asker.first("node", "nvmlInitWithFlags", NO_GPUS)[1] == "":

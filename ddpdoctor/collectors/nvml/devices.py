@@ -67,8 +67,6 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("pcie_generation_gpu",), "nvmlDeviceGetGpuMaxPcieLinkGeneration", (), ()),
     (("power_violation_ns",), "nvmlDeviceGetViolationStatus", (0,), ("violationTime",)),
     (("thermal_slowdown_ns",), "nvmlDeviceGetViolationStatus", (1,), ("violationTime",)),
-    (("app_clock_mhz",), "nvmlDeviceGetApplicationsClock", (1,), ()),
-    (("app_clock_default_mhz",), "nvmlDeviceGetDefaultApplicationsClock", (1,), ()),
     (("ecc_corrected_dram",), "nvmlDeviceGetMemoryErrorCounter", (0, 0, 2), ()),
     (("ecc_uncorrected_dram",), "nvmlDeviceGetMemoryErrorCounter", (1, 0, 2), ()),
     (("ecc_uncorrected_sram",), "nvmlDeviceGetMemoryErrorCounter", (1, 0, 7), ()),
@@ -76,6 +74,9 @@ QUERIES: tuple[tuple[tuple[str, ...], str, tuple[Any, ...], tuple[str, ...]], ..
     (("gsp_mode", "gsp_default"), "nvmlDeviceGetGspFirmwareMode", (), ()),
     (("gsp_version",), "nvmlDeviceGetGspFirmwareVersion", (), ()),
     (("gpu_numa_id",), "nvmlDeviceGetNumaNodeId", (), ()),
+    (("channel_repair_pending", "tpc_repair_pending"), "nvmlDeviceGetRepairStatus", (), ()),
+    (("memory_unrepairable",), "nvmlDeviceGetUnrepairableMemoryFlag_v1", (), ()),
+    (("addressing_mode",), "nvmlDeviceGetAddressingMode", (), ()),
     (("protected_memory_bytes",), "nvmlDeviceGetConfComputeProtectedMemoryUsage", (), ("total",)),
 )
 FIELDS = (
@@ -110,11 +111,14 @@ STRUCTURES: tuple[tuple[tuple[str, ...], str, str, int, tuple[str, ...]], ...] =
         2,
         ("chassisSerialNumber", "slotNumber", "trayIndex"),
     ),
+    (("nvlink_bandwidth_mode",), "nvmlDeviceGetNvlinkBwMode", "c_nvmlNvlinkGetBwMode_v1_t", 1, ("bwMode",)),
 )
 """Facts, the function, the structure that it fills, its version, and its members."""
 SLOWDOWNS = (("heat_by_driver_ns", 269), ("heat_by_hardware_ns", 270), ("power_brake_ns", 271))
 """How long the clocks were reduced, by cause. These field numbers are valid from driver 580 on."""
 SLOWDOWNS_SINCE = 580
+GRAPHICS_CLOCK, SM_CLOCK = 0, 1
+"""NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM."""
 
 
 def device(asker: Asker, index: int, handle: Any) -> None:
@@ -123,6 +127,7 @@ def device(asker: Asker, index: int, handle: Any) -> None:
     for facts, function, args, names in QUERIES:
         asker.ask(index, facts, function, handle, *args, pick=members(names))
     temperature(asker, index, handle)
+    application_clocks(asker, index, handle)
     mig(asker, index, handle)
     words = max(MORE_WORDS, ((os.cpu_count() or 1) + 63) // 64)
     asker.ask(index, "cpu_affinity", "nvmlDeviceGetCpuAffinity", handle, words, pick=bits)
@@ -151,6 +156,19 @@ def temperature(asker: Asker, index: int, handle: Any) -> None:
         again, newer = asker.first(index, "nvmlDeviceGetTemperatureV", handle, 0)
         heat, code = (again, newer) if not newer else (heat, code)
     say(*(("!", index, "temperature_celsius", code) if code else ("=", index, "temperature_celsius", heat)))
+
+
+def application_clocks(asker: Asker, index: int, handle: Any) -> None:
+    """The application clock and its default: of the SMs, else of the graphics domain, which DCGM asks for."""
+    for fact, function in (
+        ("app_clock_mhz", "nvmlDeviceGetApplicationsClock"),
+        ("app_clock_default_mhz", "nvmlDeviceGetDefaultApplicationsClock"),
+    ):
+        clock, code = asker.first(index, function, handle, SM_CLOCK)
+        if code in ("NOT_SUPPORTED", "INVALID_ARGUMENT"):
+            again, newer = asker.first(index, function, handle, GRAPHICS_CLOCK)
+            clock, code = (again, "") if not newer else (clock, code)
+        say(*(("!", index, fact, code) if code else ("=", index, fact, clock)))
 
 
 def mig(asker: Asker, index: int, handle: Any) -> None:

@@ -11,6 +11,8 @@ __all__ = ["between", "links", "sample"]
 
 COUNTERS = ("replay_errors", "recovery_errors", "crc_errors")
 NVLINK_5 = (("receive_errors", 208), ("recovery_errors", 215))
+BIT_ERRORS = (("effective_errors", 219), ("effective_ber", 220), ("symbol_errors", 221), ("symbol_ber", 222))
+"""Bit errors before and after correction; 216 to 218, of single lanes, are deprecated."""
 STATE = 165
 
 
@@ -38,7 +40,15 @@ def links(asker: Asker, index: int, handle: Any) -> None:
             )
             if field(asker, index, handle, "speed_mb_per_s", 164, link, subject) is None:
                 field(asker, index, handle, "speed_mb_per_s", 90, 0, subject)
-        counters(asker, subject, index, handle, link)
+        if counters(asker, subject, index, handle, link) and active:
+            bit_errors(asker, subject, index, handle, link)
+
+
+def bit_errors(asker: Asker, subject: str, index: int, handle: Any, link: int) -> None:
+    """The bit error counts and rates of one link, as far as the driver has them."""
+    for fact, number in BIT_ERRORS:
+        if field(asker, index, handle, fact, number, link, subject) is None:
+            return
 
 
 def _state(asker: Asker, index: int, handle: Any, link: int) -> tuple[Any, str]:

@@ -582,6 +582,8 @@ class Shell:
             end = self._source.offsets.of(node)[1]
             cut = self._source.text.index("=", self._source.offsets.of(name_node)[1], end) + 1
             value = self.expander().single(self._source.text[cut:end], cut, is_assignment=True)
+            if not value.origins:  # of a scheduler's variable, or empty: it is the text that gave it to this one
+                value = replace(value, origins=(self._source.origin(cut, end),))
             self.variables.assign(name, value, index=index, adds=adds)
         if flags or "a" in self.options:
             self.variables.mark(name, **(flags or {}), **({"is_exported": True} if "a" in self.options else {}))

@@ -299,6 +299,7 @@ class _Evaluator:
                 i = stop
 
     def _add(self, piece: _Piece, start: int, end: int) -> None:
+        end = min(end, len(self.text))  # the grammar was given a closing quote that the text lacks
         piece.chars += self.text[start:end]
         piece.offsets += range(start, end)
         piece.ends += range(start + 1, end + 1)

@@ -6,16 +6,13 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.job import Job
-from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch import master
 
 
 @cause("ENV013", "worker-identical-uneven", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
-def worker_identical_uneven(
-    environ: Environ, launch: Launch | None = None, job: Job | None = None
-) -> Iterator[Finding]:
+def worker_identical_uneven(environ: Environ, job: Job | None = None) -> Iterator[Finding]:
     """TORCH_ELASTIC_WORKER_IDENTICAL=1, but the nodes run different numbers of processes.
 
     ## Why it matters
@@ -40,7 +37,7 @@ def worker_identical_uneven(
     ## Source
     torch/distributed/elastic/agent/server/api.py: `_assign_worker_ranks`.
     """
-    if launch is not None and job is not None:
+    if job is not None:
         yield from master.uneven(job)
     if environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") != "1" or environ.is_multi_node is False:
         return

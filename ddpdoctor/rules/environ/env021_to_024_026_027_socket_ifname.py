@@ -41,6 +41,9 @@ GLOO = "GLOO_SOCKET_IFNAME"
     signatures=(
         r"Bootstrap : no socket interface found",
         r"connecting to address\s+with family [1-9]\d* is neither",
+        r"NET/Socket : no interface found",
+        r"NET/Socket : No usable listening interface found",
+        r"NET/IB : No IP interface found",
     ),
 )
 def nccl_socket_ifname_not_found(environ: Environ, net: Net) -> Iterator[Finding]:

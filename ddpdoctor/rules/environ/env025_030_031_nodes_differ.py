@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch.programs import REMOTE
+from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import SpanEdit
 from ddpdoctor.facts.nodes import Node, Nodes, Split, split
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.launch.submitted import at_mark
 from ddpdoctor.rules.node_findings import differs
 
 if TYPE_CHECKING:
@@ -131,7 +133,13 @@ def _all_reach(nodes: Nodes) -> bool:
     return bool(nodes.links) and all(link.works for link in nodes.links)
 
 
-@cause("ENV030", "env-not-propagated", Severity.ERROR, scope=CauseScope.FACTS_OF_NODES)
+@cause(
+    "ENV030",
+    "env-not-propagated",
+    Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
+    explains=("ENV016", "ENV020", "LAUNCH032", "LAUNCH060"),
+)
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that affect the job are set on some nodes and not on others.
 
@@ -248,3 +256,32 @@ def settings_differ(log: Log) -> Iterator[Finding]:
 
     if not nccl_versions(log):
         yield from signed(nccl_env_differs, log)
+
+
+@env_not_propagated.look
+def variables_withheld(submission: Submission) -> Iterator[Finding]:
+    """A launcher does not pass a variable on that the command which it starts uses."""
+    told = set()
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            for name in (*task.missed, *_read_without(task)):
+                mark, by = task.withheld[name]
+                if (mark.line, name) in told:
+                    continue
+                told.add((mark.line, name))
+                meant = f"-x {name}" if by.startswith("mpirun") else "--export=ALL or unset SLURM_EXPORT_ENV"
+                if by.startswith("srun"):
+                    meant = "--export=ALL,…"
+                text = f"{name} does not reach the processes: {by}"
+                label = f"pass {name} on: {meant}" if by.startswith("mpirun") else f"use {meant}"
+                yield at_mark(submission, mark, text, seen=by, expected=meant, label=label)
+
+
+def _read_without(task: Task) -> Iterator[str]:
+    """The variables that init_process_group reads in a task that does not have them."""
+    script = task.script
+    if task.layer.launcher is not LauncherKind.PYTHON or script is None or not script.takes_master:
+        return
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name in task.withheld and name not in task.line.environ.variables and name not in script.sets:
+            yield name

@@ -24,7 +24,13 @@ OLDER = ("COLLNET",)
 LEAST_CHANNELS = 8
 
 
-@cause("ENV037", "nccl-algo-or-proto-forced", Severity.WARNING, signatures=(r"Unrecognized element token",))
+@cause(
+    "ENV037",
+    "nccl-algo-or-proto-forced",
+    Severity.WARNING,
+    yields_to=("ENV518",),
+    signatures=(r"Unrecognized element token",),
+)
 def nccl_algo_or_proto_forced(environ: Environ) -> Iterator[Finding]:
     """NCCL_ALGO or NCCL_PROTO forces an algorithm or a protocol.
 

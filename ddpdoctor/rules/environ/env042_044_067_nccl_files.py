@@ -58,6 +58,12 @@ def nccl_comm_id_set(environ: Environ) -> Iterator[Finding]:
         r"Could not open XML graph file",
         r"XML Topology has wrong version",
         r"NCCL WARN Attribute \w+ of node \w+ not found",
+        r"Could not open XML topology file",
+        r"XML Graph has wrong version",
+        r"NCCL WARN XML (Parse|Mismatch|Import Channel)\b",
+        r"NCCL WARN Error : XML parser is limited to",
+        r"system node not found in XML",
+        r"Convert to str : could not find value",
     ),
 )
 def nccl_topo_file_invalid(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:

@@ -117,10 +117,15 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
         export NCCL_SOCKET_IFNAME=eth0
 
     ## Source
-    NCCL's documentation and sources up to 2.30.7; names of plugins are left out.
+    The texts of the libnccl that the job would load, which contain every name that it reads; without it NCCL's documentation and
+    sources up to 2.30.7. Names of plugins are left out.
     """
     here = _nccl(versions)
+    library = versions.nccl if versions is not None else None
+    read = library.reads if library is not None else None
     for name in environ.settings:
+        if name in (read or ()):
+            continue  # the installed library has the name, whatever the table knows
         if name in TABLE:
             if not uses_plugin(environ) and _is_newer(TABLE[name], here):
                 wrong = f"is read since NCCL {TABLE[name].since}; this is NCCL {'.'.join(map(str, here))}"
@@ -134,6 +139,8 @@ def nccl_variable_unknown(environ: Environ, versions: Versions | None = None) ->
                 yield _misspelt(environ, name, meant, "NCCL")
             else:
                 wrong = f"is unknown to NCCL up to {NEWEST} (no effect, unless a plugin reads it)"
+                if read is not None and environ.source(name)[1] is None and library is not None:
+                    wrong = f"is not read by the installed NCCL {library.version or ''} (no effect, unless a plugin reads it)"
                 yield about(environ, name, wrong, "a name that NCCL reads", severity=Severity.NOTE)
 
 

@@ -125,7 +125,7 @@ def torch_value_invalid(environ: Environ) -> Iterator[Finding]:
     value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.`
 
     ## Fix
-    Use one of the values that the finding names.
+    Use one of the values that torch accepts; the message lists them.
 
     ## Example
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from ddpdoctor.rules import cause
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
+_GPU_NODE = re.compile(r"nvidia\d+")
+
 
 @cause(
     "GPU001",
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
         r"NVML Shared Library Not Found",
         r"Found no NVIDIA driver on your system",
         r"libcuda\.so\.1: cannot open shared object file",
+        r"Failed to open libnvidia-ml\.so\.1",
     ),
 )
 def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
@@ -78,6 +82,7 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     signatures=(
         r"couldn't communicate with the NVIDIA driver",
         r"NVML: Driver Not Loaded",
+        r"nvmlInit\w*\(\) failed: Driver Not Loaded",
         r"NVRM: The NVIDIA probe routine (was not called|failed)",
         r"NVRM: No NVIDIA (GPU|devices?|graphics adapter)",
     ),
@@ -112,6 +117,8 @@ def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
         not_here("no NVIDIA GPU")
     if gpu.nvml_error != "DRIVER_NOT_LOADED":
         return
+    if not _has_hardware(gpu):
+        not_here("the NVIDIA library is installed, but no NVIDIA device is on the PCI bus")
     instead = "; nouveau is loaded instead" if "nouveau" in gpu.kernel_modules else ""
     message = f"the NVIDIA kernel driver is not loaded (NVML: DRIVER_NOT_LOADED){instead}"
     if gpu.kernel_driver is not None:
@@ -121,6 +128,12 @@ def driver_not_loaded(gpu: Gpu) -> Iterator[Finding]:
         evidence=(Evidence("gpu.nvml_error", "DRIVER_NOT_LOADED", "nvmlInit works"),),
         fix_command=None if gpu.kernel_driver else "modprobe nvidia",
     )
+
+
+def _has_hardware(gpu: Gpu) -> bool:
+    """Whether anything but the library shows an NVIDIA GPU; as root, nvmlInit leaves /dev/nvidiactl behind, which shows none."""
+    is_listed = any(p.is_nvidia for p in gpu.pci) or not gpu.pci_devices
+    return is_listed or gpu.kernel_driver is not None or any(_GPU_NODE.fullmatch(node) for node in gpu.device_nodes)
 
 
 NOT_LOADED = (

@@ -16,7 +16,11 @@ from ddpdoctor.rules.observation_findings import observed
     "GPU005",
     "duplicate-gpu",
     Severity.ERROR,
-    signatures=(r"Duplicate GPU detected", r"Multiple Ranks are using the same GPU"),
+    signatures=(
+        r"Duplicate GPU detected",
+        r"Multiple Ranks are using the same GPU",
+        r"multiple ranks using the same NVML device",
+    ),
 )
 def duplicate_gpu(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two ranks of the job use the same GPU.

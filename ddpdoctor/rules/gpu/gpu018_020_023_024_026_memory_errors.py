@@ -29,7 +29,7 @@ def _flagged(gpu: Gpu, kind: XidKind | None, field: str, message: str, *, reset:
     "GPU018",
     "ecc-uncorrected",
     Severity.ERROR,
-    signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]*: 48\b"),
+    signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]*: (48|171|172)\b"),
     xids=XidKind.ECC_UNCORRECTED,
     explains=("GPU009", "GPU041", "GPU042"),
 )
@@ -55,7 +55,7 @@ def ecc_uncorrected(gpu: Gpu) -> Iterator[Finding]:
     ## Source
     nvmlDeviceGetTotalEccErrors, uncorrected, volatile.
     """
-    text = "GPU {gpu} had {value} uncorrected memory errors since the driver was loaded"
+    text = "GPU {gpu} had uncorrected memory errors since the driver was loaded ({value})"
     yield from _flagged(gpu, XidKind.ECC_UNCORRECTED, "ecc_uncorrected_volatile", text, reset=True)
 
 

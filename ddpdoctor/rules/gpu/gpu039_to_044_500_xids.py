@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ddpdoctor.facts.gaps import CannotLook
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.facts.xids import BY_KIND, XIDS, Xid, XidKind, action, age, meaning
+from ddpdoctor.facts.xids import BY_KIND, XIDS, Xid, XidKind, action, age, meaning, needs_no_action, waits_for_154
 from ddpdoctor.findings import Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.rules import cause
 
@@ -21,6 +21,10 @@ MOST_SHOWN = 3
 NOTES = frozenset((63, 92, 93))
 """Xids that require no action themselves: other facts show their effects."""
 CLEARED = "(None)"
+NO_ACTION = (
+    "Do nothing for a single line: NVIDIA's table says to ignore it. If it repeats on one link, check the cables of that link "
+    "(`nvidia-smi nvlink -e`)."
+)
 
 Place = Callable[[Xid], tuple[str, Where]]
 
@@ -35,7 +39,7 @@ def device_xid_findings(xids: Iterable[Xid], place: Place, *, of_a_log: bool = F
     for xid in xids:
         groups.setdefault((xid.host, xid.bus_id), []).append(xid)
     for group in groups.values():
-        last = group[-1]
+        last = next((xid for xid in reversed(group) if not needs_no_action(xid)), group[-1])
         if last.code == 154 and last.text.rstrip().endswith(CLEARED):
             continue  # the recovery action was carried out
         device, where = place(last)
@@ -56,6 +60,7 @@ def device_xid_findings(xids: Iterable[Xid], place: Place, *, of_a_log: bool = F
             ),
             where=where,
             severity=_severity(last, of_a_log),
+            fix=NO_ACTION if needs_no_action(last) else "",
         )
 
 
@@ -64,8 +69,10 @@ def _path(xid: Xid, where: Where) -> str:
 
 
 def _severity(xid: Xid, of_a_log: bool) -> Severity | None:
-    if not xid.is_switch and (xid.code in NOTES or xid.code not in XIDS):
+    if not xid.is_switch and (xid.code in NOTES or xid.code not in XIDS or needs_no_action(xid)):
         return Severity.NOTE
+    if waits_for_154(xid):
+        return Severity.WARNING
     is_old = xid.restarts or (not of_a_log and (xid.age_seconds or 0.0) > FRESH_SECONDS)
     softens = xid.is_fatal or meaning(xid).kind in SOFTEN
     return Severity.WARNING if is_old and softens else None
@@ -172,7 +179,7 @@ def auxiliary_power_missing(gpu: Gpu) -> Iterator[Finding]:
     "GPU040",
     "gpu-engine-fault",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: (62|109|110|136|140|143|155|156|158)\b",),
+    signatures=(r"NVRM: Xid [^\n]*: (46|62|109|110|136|140|143|155|156|158|167|168|169)\b",),
     xids=XidKind.GPU_ENGINE_FAULT,
 )
 def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
@@ -194,7 +201,7 @@ def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
         nvidia-smi --gpu-reset -i 2
 
     ## Source
-    Xids 62, 109, 110, 136, 140, 143, 155, 156, 158 (NVIDIA's catalogue: reset GPU).
+    Xids 46, 62, 109, 110, 136, 140, 143, 155, 156, 158, 167 to 169 (NVIDIA's catalogue: reset GPU).
     """
     yield from recent_xids(gpu, XidKind.GPU_ENGINE_FAULT)
 
@@ -269,7 +276,7 @@ def uncontained_memory_error(gpu: Gpu) -> Iterator[Finding]:
     Severity.NOTE,
     speaker=Speaker.KERNEL,
     kind="consequence",
-    signatures=(r"NVRM: Xid [^\n]*: (13|31|32|39|40|41|43|69|70|71|72|80)\b",),
+    signatures=(r"NVRM: Xid [^\n]*: (8|11|13|25|31|32|39|40|41|43|69|7[0-2]|7[5-7]|80|85|12[6-9]|13[0-5])\b",),
     xids=XidKind.APPLICATION_FAULT_XID,
 )
 def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
@@ -295,7 +302,7 @@ def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
         CUDA_LAUNCH_BLOCKING=1 torchrun --nproc-per-node 8 train.py
 
     ## Source
-    Xids 13, 31, 32, 39 to 41, 43, 69 to 72, 80.
+    Xids 8, 11, 13, 25, 31, 32, 39 to 41, 43, 69 to 72, 75 to 77, 80, 85, 126 to 135.
     """
     faults = [x.bus_id for x in gpu.recent() if not x.is_switch and x.code in BY_KIND[XidKind.APPLICATION_FAULT_XID]]
     places = {bus_id for bus_id, times in Counter(faults).items() if times >= REPEATED}

@@ -99,7 +99,7 @@ def shm_too_small_for_nccl(
 
 def _goes_through_shm(host: Host, environ: Environ, gpu: Gpu, topo: Topo | None, versions: Versions | None) -> bool:
     """Whether some pair of GPUs has no direct path, and NCCL cannot use CUDA's host memory instead of /dev/shm."""
-    cells = [cell for row in (topo.matrix() if topo else ()) for cell in row]
+    cells = [cell for row in (topo.matrix(is_usable=True) if topo else ()) for cell in row]
     is_apart = environ.settings.get("NCCL_P2P_DISABLE") == "1" or any(cell in ("PHB", "NODE", "SYS") for cell in cells)
     nccl = versions.nccl.version if versions and versions.nccl else None
     has_host_memory = (

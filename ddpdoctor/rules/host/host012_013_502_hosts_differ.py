@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.comparable_properties import PROPERTY_WORDS
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.nodes import Form, Nodes, Split, split
 from ddpdoctor.findings import CausalStage, Finding, Severity
@@ -140,7 +141,7 @@ def nodes_differ(nodes: Nodes) -> Iterator[Finding]:
 
     ## Example
 
-        host.cpus allowed differs between nodes (node0, node2: 64; node1: 32)
+        the number of usable CPUs differs between nodes (node0, node2: 64; node1: 32)
 
         # before, on node1: a smaller allocation
         #SBATCH --cpus-per-task=32
@@ -155,7 +156,7 @@ def nodes_differ(nodes: Nodes) -> Iterator[Finding]:
         if groups is None or (name in NEARLY_EQUAL and _nearly(groups)):
             continue
         is_note = name in NOTED or nodes.is_meeting
-        yield differs(groups, name.replace("_", " "), name, severity=Severity.NOTE if is_note else None)
+        yield differs(groups, PROPERTY_WORDS.get(name, name), name, severity=Severity.NOTE if is_note else None)
 
 
 def _nearly(groups: Split) -> bool:

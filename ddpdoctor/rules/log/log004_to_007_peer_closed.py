@@ -20,6 +20,7 @@ CLOSED = (
     r"Connection closed by remote peer",
     r"Connection closed by localRank \d+",
     r"Socket recv failed while polling",
+    r"Could not receive type from localRank \d+",
     r"due to a network error or a remote process exiting prematurely",
     r"remote process exited or there was a network error",
     r"Error encountered progressing operation=",
@@ -28,8 +29,8 @@ CLOSED = (
     r"NCCL communicator encountered error set by ProcessGroupNCCL",
     r"Call to (recv|send|read|write|recvmsg|sendmsg)( (from|to) \S+)? failed : "
     r"(Connection (reset by peer|refused)|Broken pipe)",
-    r"Connect to \S+ failed : Connection reset by peer",
-    r"socketPollConnect: [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
+    r"[Cc]onnect to \S+ failed : Connection reset by peer",
+    r"socket(?:PollConnect|ConnectCheck): [Cc]onnect to \S+ returned (111\(Connection refused\)|Connection refused)",
     r"Received a (dump|global) signal due to a collective timeout from +([^t\s]|t[^h])",
     r"Observed flight recorder dump signal from another rank",
     r"Horovod has been shut down",
@@ -95,7 +96,8 @@ def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
     """The processes that are dead or did not respond, as NCCL RAS prints them."""
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.logs.history import history_of
-    from ddpdoctor.rules.log.signatures import finding_of
+    from ddpdoctor.rules.log.headlines import names_of
+    from ddpdoctor.rules.log.signatures import finding_of, retitled
 
     title = "a process does not respond to NCCL RAS: it is dead or stuck"
     found = finding_of(log, lines, title, blames_speaker=False)
@@ -104,6 +106,8 @@ def _lost_for_ras(log: Log, lines: list[LogLine]) -> Finding:
     ranks = tuple(sorted(set(numbers)))
     hosts = {match["host"] for _, match in context_lines(log, "lost_process")}
     is_event = all("PEER_DEAD" in line.text for line in lines) and not history_of(log).has_failed
+    if ranks or hosts:
+        found = retitled(replace(found, said_by=names_of(ranks, sorted(hosts))), title.removeprefix("a process "))
     return replace(
         found,
         ranks=ranks,

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Log, LogLine
-from ddpdoctor.findings import CausalStage, Finding, Role, Severity
+from ddpdoctor.facts.nccl_line import nccl_line
+from ddpdoctor.findings import CausalStage, Certainty, Finding, Role, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.nccl_hints import hints_after
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED, peer_connection_closed
+from ddpdoctor.rules.log.nccl_hints import advice, hinted_causes
 from ddpdoctor.rules.log.signatures import codes_of, explained, finding_of
 
 FAILED = (
@@ -34,6 +37,9 @@ FATAL = re.compile(r"Cuda failure|Error while (?:creating|attaching to) shared m
 FIX_OF_WARNING = (
     "Read NCCL's warning and the lines of the same process directly above it. `ddpdoctor check -- LAUNCH` searches for the usual "
     "reasons before the job starts."
+)
+WHY_OF_WARNING = (
+    "The warning is the nearest reason in the log: NCCL failed right after it, and no known cause fits its words."
 )
 OF_NETWORK = re.compile(r"socket|bootstrap|\bnet|ib_plugin")
 """NCCL's source files for connections to other nodes."""
@@ -106,8 +112,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
     fatal = [line for line in warnings if FATAL.search(line.text) and SHUTTING_DOWN not in line.text]
     has_ended = history_of(log).has_failed or (bool(fatal) and not history_of(log).is_harmless(fatal))
     if warnings and (lines or (has_ended and not has_cause)):
-        title = "NCCL failed after this warning"
-        yield replace(finding_of(log, [*warnings, *lines], title, blames_speaker=True), fix=FIX_OF_WARNING)
+        yield _warned(log, warnings, lines)
     elif lines:
         has_reason = any(line not in lines for line in explained(log, "cause"))
         title = "NCCL failed" if has_reason else "NCCL failed, and the log does not show the reason"
@@ -119,6 +124,23 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         yield replace(found, role=Role.CONSEQUENCE, caused_by=peer_connection_closed.code) if is_lost else found
     elif not known and not printed and not log.tracebacks:
         yield from _passed_on(log)
+
+
+def _warned(log: Log, warnings: list[LogLine], lines: list[LogLine]) -> Finding:
+    """The nearest reason: NCCL's warning as a whole, the function that printed it, and NCCL's own advice."""
+    parsed = nccl_line(warnings[0].text)
+    function = f" in {parsed.function}" if parsed is not None and parsed.function else ""
+    found = finding_of(log, [*warnings, *lines], f"NCCL failed{function} after this warning", blames_speaker=True)
+    found = replace(found, quote=warnings[0].text.strip(), why=WHY_OF_WARNING, fix=FIX_OF_WARNING)
+    hints = hints_after(log, warnings)
+    if not hints:
+        return found
+    return replace(
+        found,
+        fix=f"{advice(hints)} {FIX_OF_WARNING}",
+        candidates=hinted_causes(hints),
+        certainty=Certainty.CANDIDATES,
+    )
 
 
 def _passed_on(log: Log) -> Iterator[Finding]:

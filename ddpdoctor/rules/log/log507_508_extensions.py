@@ -47,7 +47,7 @@ _PROVIDERS = (
     Severity.ERROR,
     stage=CausalStage.IMPORT,
     yields_to=("VERSION001",),
-    signatures=(r"\.so[\w.]{0,20}: undefined symbol: ",),
+    signatures=(r"\.so[\w.]{0,20}: undefined symbol:", r"\bundefined symbol: _Z\w{6,}"),
 )
 def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
     """A compiled extension was built for another torch or CUDA version.

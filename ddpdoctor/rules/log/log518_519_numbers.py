@@ -58,7 +58,7 @@ def loss_is_nan(log: Log) -> Iterator[Finding]:
     stage=CausalStage.RANK_ERROR,
     signatures=(
         r"Current loss scale already at minimum",
-        r"FloatingPointError: Minimum loss scale reached",
+        r"(?:Error|Exception): Minimum loss scale reached",
         r"[Ll]oss scale (?:has )?reached (?:the )?minimum",
     ),
 )

@@ -13,6 +13,7 @@ from ddpdoctor.logs.distances import FEW_PROGRESS_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import compiled, matching_lines
 from ddpdoctor.logs.mentioned_peers import peer_in, ranks_in
+from ddpdoctor.logs.nccl_hints import hints_after
 from ddpdoctor.logs.traceback_of_line import OF_LAUNCHER, OUTSIDERS, traceback_of, traceback_of_repeated
 from ddpdoctor.rules import Cause, Rule, load
 from ddpdoctor.rules.log.headlines import headline, names_of
@@ -38,6 +39,8 @@ _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|M
 
 
 LONGEST = 240
+MOST_HINTS = 2
+"""So many of NCCL's hints stand below its warning."""
 DISTINCTIVE = 8
 """A message of at least this many characters does not occur in another line by chance."""
 
@@ -62,6 +65,8 @@ def _with_ranks(log: Log, cause: Cause, found: Finding) -> Finding:
     if found.ranks:
         return found
     raised = [t for t in log.tracebacks if len(t.message) >= DISTINCTIVE and t.message[:LONGEST] in found.quote]
+    if not raised and history_of(log).is_excerpt:
+        raised = list(log.unfinished)  # a title quotes what a traceback below it cuts
     ranks = tuple(sorted({traceback.who.rank for traceback in raised if traceback.who.rank is not None}))
     if not ranks:
         return found
@@ -166,10 +171,11 @@ def finding_of(
     hosts = {line.who.host for line in lines if line.who.host is not None} if blames_speaker else set()
     tracebacks = (t for line in lines for t in (traceback_of(log, line), traceback_of_repeated(log, line)))
     frame = next((t.place for t in tracebacks if t is not None and t.place is not None), None)
+    shown = (*lines[:3], *hints_after(log, lines[:1])[:MOST_HINTS])
     file, number = (log.sources[first.source].name, first.number) if frame is None else (frame.file, frame.line)
     found = Finding(
         "",
-        tuple(Evidence(log.place(line.source, line.number), _around(line.text, signatures)) for line in lines[:3]),
+        tuple(Evidence(log.place(line.source, line.number), _around(line.text, signatures)) for line in shown),
         where=Where(
             host=hosts.pop() if len(hosts) == 1 else None,
             rank=ranks[0] if len(ranks) == 1 else None,

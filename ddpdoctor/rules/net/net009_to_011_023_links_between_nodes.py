@@ -60,7 +60,7 @@ MOST_PAIRS = 8
         r"SO_ERROR: (Connection timed out|No route to host)",
         r"returned 113\(No route to host\)",
         r"connect returned No route to host",
-        r"(Connect to \S+|Call to connect) failed : (No route to|Connection timed out|Software caused connection abort)",
+        r"([Cc]onnect to \S+|Call to connect) failed : (No route to|Connection timed out|Software caused connection abort)",
         r"returned (Connection timed out|No route to host), exceeded error retry count",
         r"unable to complete a TCP connection",
         r"socketPollConnect[^\n]*no POLLOUT events",

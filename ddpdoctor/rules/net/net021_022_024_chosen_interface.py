@@ -34,7 +34,7 @@ __all__ = ["gloo_wrong_interface", "nccl_wrong_interface", "no_socket_interface"
     signatures=(
         r"Bootstrap : Using (\[0\])?(docker|veth|virbr|br-|cni|flannel|cali|tun|tailscale|CloudflareWARP)",
         r"Call to connect returned Connection (timed out|refused), retrying",
-        r"(Connect to \S+|Call to connect) failed : Connection refused",
+        r"([Cc]onnect to \S+|Call to connect) failed : Connection refused",
         r"socketPollConnect: [Cc]onnect (to \S+ )?returned (111\()?Connection refused\)?, retrying",
         r"[Cc]onnect to ([^\n ]*fe80|169\.254\.)",
     ),
@@ -191,7 +191,7 @@ def _judge(net: Net, chosen: Choice, library: str, variable: str) -> Iterator[Fi
 REFUSED = (
     r"Call to connect returned Connection (timed out|refused), retrying",
     r"returned [\w() ]+, retrying \(\d+/\d+\)",
-    r"(Connect to \S+|Call to connect) failed : Connection refused",
+    r"([Cc]onnect to \S+|Call to connect) failed : Connection refused",
 )
 
 

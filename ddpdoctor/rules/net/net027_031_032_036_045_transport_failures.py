@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     "NET027",
     "foreign-connection-on-nccl-port",
     Severity.WARNING,
-    signatures=(r"socketFinalizeAccept: wrong (type|magic)",),
+    signatures=(
+        r"socketFinalizeAccept: wrong (type|magic)",
+        r"socketFinalizeAccept from \S+: wrong (type|magic)",
+        r"(Socket magic mismatch|Wrong socket type) from \S+ \(",
+    ),
 )
 def foreign_connection_on_nccl_port() -> None:
     """Something that is not a rank of this job connected to an NCCL port.
@@ -99,6 +103,9 @@ def ib_transport_retry_exceeded() -> None:
         r"Got completion from peer \S+ with status=IBV_WC_(LOC|WR|MW|REM|BAD|FATAL|RESP|GENERAL)_",
         r"Got async event : local catastrophic error",
         r"NET/IB : \S+ async fatal event",
+        r"communicator encountered a fatal error \(detected in",
+        r"NET/IB: Device \d+ marked as failed",
+        r"NET/IB: (Got CQE with error|The error is fatal|Fatal error\. Detected \d+ failed devices)",
     ),
 )
 def ib_completion_error() -> None:

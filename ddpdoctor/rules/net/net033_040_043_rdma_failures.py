@@ -18,7 +18,10 @@ from ddpdoctor.rules.net.rdma_use import needs_rdma, used
     "gpudirect-rdma-broken",
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
-    signatures=(r"with (error|status=)\s?4\b[^\n]*vendor err 81",),
+    signatures=(
+        r"with (error|status=)\s?4\b[^\n]*vendor err 81",
+        r"status=IBV_WC_LOC_PROT_ERR\(4\)[^\n]*vendor_err=81\b",
+    ),
 )
 def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> Iterator[Finding]:
     """Direct transfers between an RDMA adapter and GPU memory fail.

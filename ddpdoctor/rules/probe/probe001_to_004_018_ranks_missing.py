@@ -29,9 +29,8 @@ def node_never_joined(probe: Probe | None = None, nodes: Nodes | None = None) ->
     nothing. The message only counts ranks and appears only on the healthy nodes.
 
     ## Fix
-    Look at the node of the ranks that the finding names: its command was not started, is still in the queue, ended
-    before it reached the store, or was given a different address or port. Give slow nodes more time with
-    --join-timeout.
+    Start the job's command on the nodes that did not join. If it was started there, it is still in the queue, ended before
+    it connected, or has another address or port. Give slow nodes more time with --join-timeout.
 
     ## Example
 

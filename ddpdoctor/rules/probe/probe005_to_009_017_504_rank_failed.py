@@ -166,7 +166,8 @@ def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
     time out, with `Timed out waiting …ms for recv operation to complete`.
 
     ## Fix
-    Look at the line that the finding names, on that rank; the stacks of the ranks that timed out do not help.
+    Correct what keeps this rank at that line. If no line is known, `py-spy dump --pid PID` on its host prints it. The stacks
+    of the ranks that wait for it do not help.
 
     ## Example
 

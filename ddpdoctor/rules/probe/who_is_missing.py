@@ -89,10 +89,12 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
     also = f"; {named(left)} joined and left" if left and one is None else ""
     who, what = (named(left), "joined and left") if left and not also else (who, "did not join")
     host = nodes.missing_hosts.get(str(one)) if one is not None else None
+    fix = "" if left else _advice(who if numbers else f"the missing {_unit(nodes, nodes.lacking_unnamed)}", where)
     joined = f"{len(here)} of {nodes.expected} joined: {named(here) if is_rank else _hosts(here)}"
     return Finding(
         f"{who} {what} within {nodes.waited_seconds:.0f} s{where} ({joined}){also}",
         (Evidence("nodes.missing", who, f"all {nodes.expected} of them"),),
+        fix=fix,
         where=Where(
             host=host or (left[0].host if len(left) == 1 else None),
             node_rank=None if is_rank else one,
@@ -102,6 +104,12 @@ def _absent(nodes: Nodes, numbers: Sequence[int], who: str) -> Finding:
         role=Role.CONSEQUENCE if cause else None,
         caused_by=cause,
     )
+
+
+def _advice(who: str, where: str) -> str:
+    """What to do about nodes or ranks that did not join ` at HOST:PORT`."""
+    address = f" with {where.removeprefix(' at ')}" if where else ""
+    return f"Start the command for {who}. If it was started, compare its address and port{address}."
 
 
 def _cause(node: Node | None) -> str | None:

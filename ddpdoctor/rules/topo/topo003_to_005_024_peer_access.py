@@ -9,10 +9,13 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here, unanswered
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.facts.topo import Pair, Topo
-from ddpdoctor.findings import Evidence, Finding, Severity
+from ddpdoctor.facts.versions import numbers
+from ddpdoctor.findings import Certainty, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 
 SYSTEM = 50
+FIXED_DRIVER = (535,)
+"""From this branch on NVIDIA's driver reports no peer access between these cards."""
 GEFORCE = re.compile(r"\bGeForce RTX [45]0\d\d")
 
 
@@ -145,6 +148,9 @@ def gpu_pair_crosses_sockets(topo: Topo) -> Iterator[Finding]:
     pairs = _pairs(topo)
     if not pairs or len(pairs) < len(topo.pairs):
         return
+    nodes = {g.pci_numa_node if g.pci_numa_node is not None else g.numa_affinity for g in topo.all_gpus()}
+    if nodes != {None} and len(nodes) == 1:
+        return  # one NUMA node: what NVML calls SYS is not the link between sockets, as in many virtual machines
     if all(p.level == SYSTEM for p in pairs):
         first = pairs[0]
         yield Finding(
@@ -159,11 +165,12 @@ def gpu_pair_crosses_sockets(topo: Topo) -> Iterator[Finding]:
     Severity.WARNING,
     signatures=(r"Using RTX \d+ series doesn't support",),
 )
-def consumer_gpu_peer_access(topo: Topo, environ: Environ) -> Iterator[Finding]:
-    """GeForce 40 and 50 series cards report peer access that does not work.
+def consumer_gpu_peer_access(topo: Topo, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
+    """GeForce 40 and 50 series cards report peer access, which NVIDIA does not support on them.
 
     ## Why it matters
-    With some drivers, copies between the cards hang or return wrong values. accelerate refuses to start:
+    With some drivers of 2023, copies between the cards hang or return wrong values. Later ones do not report peer access, unless
+    they were patched to support it; then it may work. accelerate refuses to start:
     `Using RTX 4000 series doesn't support faster communication`.
 
     ## Fix
@@ -190,10 +197,22 @@ def consumer_gpu_peer_access(topo: Topo, environ: Environ) -> Iterator[Finding]:
     if environ.get("NCCL_P2P_DISABLE") == "1":
         return
     claimed = [p for p in _pairs(topo) if p.read == "OK" and all(GEFORCE.search(names[i]) for i in (p.a, p.b))]
-    if claimed:
-        first = claimed[0]
+    if not claimed:
+        return
+    first = claimed[0]
+    major = numbers(gpu.driver_version or "")[:1] if gpu is not None else ()
+    if major >= FIXED_DRIVER:
         yield Finding(
-            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) report peer access that does not work",
+            f"GPU {first.a} and GPU {first.b} ({names[first.a]}) report peer access: the driver is patched",
             evidence=(Evidence("topo.pairs", "OK", "CNS or NS"),),
-            fix_command="export NCCL_P2P_DISABLE=1",
+            severity=Severity.NOTE,
+            certainty=Certainty.LIKELY,
+            fix="Run `ddpdoctor probe` once, which verifies the values that the GPUs exchange; if they are wrong, set "
+            "NCCL_P2P_DISABLE=1.",
         )
+        return
+    yield Finding(
+        f"GPU {first.a} and GPU {first.b} ({names[first.a]}) report peer access that does not work",
+        evidence=(Evidence("topo.pairs", "OK", "CNS or NS"),),
+        fix_command="export NCCL_P2P_DISABLE=1",
+    )

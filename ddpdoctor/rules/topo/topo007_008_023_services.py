@@ -28,7 +28,12 @@ def _manager(topo: Topo, host: Host | None) -> FabricManager:
     "TOPO007",
     "fabricmanager-inactive",
     Severity.ERROR,
-    signatures=(r"system not yet initialized", r"cudaErrorSystemNotReady"),
+    signatures=(
+        r"system not yet initialized",
+        r"cudaErrorSystemNotReady",
+        r"GPU fabric is not ready",
+        r"cudaErrorFabricNotReady",
+    ),
     explains=("GPU004", "TOPO010", "TOPO019", "TOPO020"),
 )
 def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None = None) -> Iterator[Finding]:
@@ -38,7 +43,9 @@ def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None
     nvidia-smi lists all GPUs, but torch.cuda.is_available() is False and CUDA fails: `Error 802: system not yet initialized`.
 
     ## Fix
-    Run `systemctl enable --now nvidia-fabricmanager` as root on that node; its version must be exactly the driver's.
+    Run `systemctl enable --now nvidia-fabricmanager` as root on that node; its version must be exactly the driver's. HGX boards
+    with Blackwell GPUs also need NVLSM, the subnet manager of their switches (package `nvlsm`): without it the service does not
+    start.
 
     ## Example
     In the log:
@@ -119,7 +126,11 @@ def fabricmanager_version_mismatch(topo: Topo, gpu: Gpu, host: Host | None = Non
     "TOPO023",
     "imex-not-ready",
     Severity.ERROR,
-    signatures=(r"MNNVL \(cliqueSize \d+\) is available but not working", r"Cuda failure 800"),
+    signatures=(
+        r"MNNVL \(cliqueSize \d+\) is available but not working",
+        r"MNNVL \(cliqueSize \d+\) is available but not supported",
+        r"Cuda failure 800",
+    ),
 )
 def imex_not_ready(topo: Topo, environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
     """NVLink between nodes has no IMEX channel.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 PEERS_SHARE, MODEL_SHARE = 0.95, 0.9
 """Shares of the fastest link of the same model here, and of the published rate, which some boards do not quite reach."""
-CRC_LEAST = 5
-CRC_PER_SECOND = 1.0
+CRC_FAILURE_PER_SECOND = 100.0
+"""From this rate on DCGM fails the link; from one CRC error on it warns."""
 
 
 def _links(topo: Topo) -> list[tuple[GpuNode, Link]]:
@@ -101,14 +101,15 @@ def nvlink_error_counters_growing(topo: Topo) -> Iterator[Finding]:
         nvidia-smi nvlink -e -i 0
 
     ## Source
-    nvmlDeviceGetNvLinkErrorCounter twice: one replay or recovery (DCGM), or five CRC errors (imbue) and one per second (DCGM).
-    The total over the counter's life is not used: healthy links have errors too.
+    nvmlDeviceGetNvLinkErrorCounter twice: one replay, recovery or CRC error in between (DCGM; it fails a link at 100 CRC
+    errors/s). The total over the counter's life is not used: healthy links have errors too.
     """
     links = _links(topo)
     known = [(g, x) for g, x in links if x.recovery_growth is not None]
     if not known or topo.sample_seconds is None:
         not_here("the counters were not sampled twice")
     growing: dict[int, dict[int, str]] = {}
+    failing: dict[int, bool] = {}
     for gpu, link in known:
         crc = link.crc_growth or 0
         parts = [
@@ -116,14 +117,15 @@ def nvlink_error_counters_growing(topo: Topo) -> Iterator[Finding]:
             (link.receive_growth or 0, "receive error", "receive errors"),
             (link.recovery_growth or 0, "recovery", "recoveries"),
         ]
-        if crc >= CRC_LEAST and crc / topo.sample_seconds >= CRC_PER_SECOND:
-            parts.append((crc, "CRC error", "CRC errors"))
+        parts.append((crc, "CRC error", "CRC errors"))
+        failing[gpu.index] = failing.get(gpu.index, False) or crc / topo.sample_seconds >= CRC_FAILURE_PER_SECOND
         grown = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in parts if count > 0)
         if grown:
             growing.setdefault(gpu.index, {})[link.index] = grown
     for index, counts in growing.items():
         first, errors = next(iter(counts.items()))
         others = f"; {len(counts) - 1} more links have errors too" if len(counts) > 1 else ""
+        others += "; DCGM fails a link at this rate" if failing[index] else ""
         yield Finding(
             f"GPU {index}: NVLink {first} had {errors} in {topo.sample_seconds:g} s{others}",
             tuple(Evidence(f"topo.gpus[{index}].links[{link}]", grown, "no growth") for link, grown in counts.items()),

@@ -21,7 +21,12 @@ __all__ = ["driver_version_differs", "nccl_version_differs", "torch_version_diff
     "nccl-version-differs",
     Severity.ERROR,
     scope=CauseScope.FACTS_OF_NODES,
-    signatures=(r"Mismatched NCCL version detected", r"with family 0 is neither AF_INET"),
+    signatures=(
+        r"Mismatched NCCL version detected",
+        r"Mismatched NCCL git versions detected",
+        r"NCCL version mismatch with remote peer",
+        r"with family 0 is neither AF_INET",
+    ),
 )
 def nccl_version_differs(nodes: Nodes) -> Iterator[Finding]:
     """The nodes would load different NCCL versions.

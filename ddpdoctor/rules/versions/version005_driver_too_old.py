@@ -16,7 +16,15 @@ from ddpdoctor.rules.preconditions import need_gpus
     "VERSION005",
     "driver-too-old",
     Severity.ERROR,
-    signatures=("NVIDIA driver on your system is too old", "CUDA driver version is insufficient"),
+    signatures=(
+        "NVIDIA driver on your system is too old",
+        "CUDA driver version is insufficient",
+        "PTX was compiled with an unsupported toolchain",
+        "API call is not supported in the installed CUDA driver",
+        r"requires CUDA driver [\d.]+ or later \(found",
+        r"if the installed CUDA driver < R\d+",
+        "Unable to create thread context due to old driver",
+    ),
 )
 def driver_too_old(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     """The driver does not support the CUDA version that this torch was built with.

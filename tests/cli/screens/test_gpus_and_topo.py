@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from machines import machine
 
 from ddpdoctor.cli.screens import gpus, topo
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.facts.topo import GpuNode, Link, Pair, Topo
 
 EIGHT = ("h100x8_sxm_healthy", "a100x8_nvlink_down")
 
@@ -22,7 +25,7 @@ def test_every_gpu_has_one_line_that_fits(name: str, width: int) -> None:
 
 def test_the_matrix_of_a_pipe_has_one_line_a_gpu() -> None:
     lines = topo.draw(machine("v100x16_dgx2"), width=100, colour=False).splitlines()
-    assert lines[0].split("\t")[:16] == [f"GPU{i}" for i in range(16)]
+    assert lines[0].split("\t")[:17] == ["", *(f"GPU{i}" for i in range(16))]
     assert [line.split("\t")[0] for line in lines[1:17]] == [f"GPU{i}" for i in range(16)]
 
 
@@ -39,7 +42,12 @@ def test_the_matrix_fits_a_terminal(name: str, width: int) -> None:
         if first in whole:
             whole[first] += f" {rest}"
     for gpu, cells in zip(facts.topo.gpus, facts.topo.matrix(), strict=False):
-        assert whole[f"GPU{gpu.index}"].split() == [*cells, gpu.cpu_affinity or "N/A", gpu.numa_affinity or "N/A"]
+        assert whole[f"GPU{gpu.index}"].split() == [
+            *cells,
+            gpu.cpu_affinity or "N/A",
+            gpu.numa_affinity or "N/A",
+            "N/A" if gpu.gpu_numa_id is None else str(gpu.gpu_numa_id),
+        ]
 
 
 def test_a_terminal_gets_colours_and_narrow_columns() -> None:
@@ -47,14 +55,47 @@ def test_a_terminal_gets_colours_and_narrow_columns() -> None:
     plain, coloured = (topo.draw(facts, width=200, colour=colour) for colour in (False, True))
     assert "\033" not in plain
     row = next(line for line in coloured.splitlines() if line.startswith("GPU0"))
-    assert "\033[33mSYS" in row
+    assert "\033[32mNV18" in row
     assert (
         re.sub(r"\033\[\d+m", "", row).split() == next(x for x in plain.splitlines() if x.startswith("GPU0\t ")).split()
     )
 
 
+def _of_two(first: int, second: int) -> Facts:
+    """Two GPUs whose links end at switches, with these numbers of active links, and whose peer access over NVLink is refused."""
+    gpus = tuple(
+        GpuNode(index, bus_id=f"0000:{index}b:00.0", cpu_affinity="0-31", numa_affinity="0", links=links)
+        for index, count in enumerate((first, second))
+        for links in [tuple(Link(i, is_active=True, remote="switch") for i in range(count))]
+    )
+    facts = machine("h100x8_sxm_healthy")
+    return replace(facts, topo=Topo(gpus=gpus, pairs=(Pair(0, 1, level=50, nvlink="NS"),)))
+
+
+def test_a_pipe_gets_what_nvidia_smi_prints() -> None:
+    shown = topo.draw(_of_two(10, 12), width=100, colour=False).splitlines()[:3]
+    assert shown == [
+        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID",
+        "GPU0\t X \tNV10\t0-31\t0\t\tN/A",
+        "GPU1\tNV12\t X \t0-31\t0\t\tN/A",
+    ]
+
+
+def test_refused_peer_access_does_not_change_the_label_but_the_path_that_is_used() -> None:
+    facts = _of_two(12, 12)
+    assert facts.topo is not None
+    assert facts.topo.matrix() == (("X", "NV12"), ("NV12", "X"))
+    assert facts.topo.matrix(is_usable=True) == (("X", "SYS"), ("SYS", "X"))
+
+
 def test_one_gpu_has_a_matrix() -> None:
-    assert topo.draw(machine("t4x1_vm"), width=100, colour=False).splitlines()[1].split() == ["GPU0", "X", "N/A", "N/A"]
+    assert topo.draw(machine("t4x1_vm"), width=100, colour=False).splitlines()[1].split() == [
+        "GPU0",
+        "X",
+        "N/A",
+        "N/A",
+        "N/A",
+    ]
 
 
 def test_links_are_told_with_state_version_speed_end_and_errors() -> None:

@@ -32,7 +32,7 @@ def program_not_found(launch: Launch, startup: Startup | None = None) -> Iterato
     """The program that the launch line starts does not exist.
 
     ## Why it matters
-    The shell fails at once: `torchrn: command not found`, exit code 127, or `Permission denied`, exit code 126.
+    The shell fails at once with `command not found`, exit code 127, or `Permission denied`, exit code 126.
 
     ## Fix
     Correct the name, or activate the environment with the program.

@@ -12,10 +12,12 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, option_text, point, remove, revalue, spelled
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -303,3 +305,21 @@ def deepspeed_selection_conflict(launch: Launch) -> Iterator[Finding]:
         text = f"{counted[0].written} cannot be combined with {chosen.written}"
         edits = remove(line, *words)
         yield point(launch, line, counted[0].word, text, chosen.written, edits, label="keep only one of them")
+
+
+@accelerate_num_processes_per_node.look
+def processes_of_one_machine(submission: Submission) -> Iterator[Finding]:
+    """The job file gives each machine as many GPUs as --num_processes counts for all of them."""
+    for _step, task, agent in agents_of(submission):
+        layer, machines, gpus = agent.layer, agent.plan.nnodes, task.gpus
+        if layer.launcher is not LauncherKind.ACCELERATE or machines is None or not gpus or agent.plan.nproc is None:
+            continue
+        given = layer.given("num_processes")
+        total = _count(agent.line, layer, "num_processes")
+        if total is None or total != gpus or gpus < 2 or machines[1] < 2:
+            continue
+        meant = str(gpus * machines[1])
+        text = f"--num_processes={total} is the total of {machines[1]} machines with {gpus} GPUs each"
+        mark = mark_of(task, None if given is None else given.value_word)
+        yield at_mark(submission, mark, text, seen=str(total), expected=meant, label=f"use the total, {meant}")
+        return

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.submission import Launcher, Submission, Task
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, number, option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of
 
 __all__ = ["is_one_of_several"]
 
@@ -73,3 +76,65 @@ def is_one_of_several(line: LaunchLine, srun: Layer) -> bool:
     alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1
     rank = None if line.agent is None else line.agent.given("node_rank")
     return names or line.is_background or (alone and rank is not None and "SLURM_" not in rank.value_word.raw)
+
+
+@nnodes_not_allocated.look
+def nodes_of_step(submission: Submission) -> Iterator[Finding]:
+    """A launcher of the job file starts torchrun or accelerate on another number of nodes than it waits for."""
+    told = set()
+    if any(step.is_background for step in submission.steps):
+        return  # several steps may be one job
+    for _, task, agent in agents_of(submission):
+        launcher, expected = task.launcher, agent.plan.nnodes
+        if launcher is None and submission.grant.scheduler == "SkyPilot":
+            found = _on_every_node(submission, task, agent)
+            if found is not None:
+                yield found
+                return
+        if launcher is None or launcher.name not in _STARTERS or submission.grant.is_array:
+            continue
+        started = len(launcher.hosts)
+        if expected is None or agent.plan.is_standalone or not _is_counted(submission, launcher):
+            continue
+        if expected[0] <= started <= expected[1] or expected == (1, 1) or launcher.at in told:
+            continue
+        told.add(launcher.at)
+        word = agent.plan.settings["nnodes"].word
+        size = (
+            submission.grant.nodes if not submission.grant.parts else sum(len(p.hosts) for p in submission.grant.parts)
+        )
+        is_partial = size is not None and started < size and expected[0] <= size <= expected[1]
+        mark = launcher.at if is_partial or word is None else mark_of(task, word)
+        text = f"{_spelled(agent, expected)}, but {launcher.name} starts {count_of(started, 'node')}"
+        label = f"start it on all {size} nodes" if is_partial else f"use {started}"
+        meant = f"{expected[1]} nodes" if is_partial else str(started)
+        yield at_mark(submission, mark, text, seen=str(expected[1]), expected=meant, label=label)
+
+
+def _on_every_node(submission: Submission, task: Task, agent: Agent) -> Finding | None:
+    """SkyPilot runs the text on all of its nodes."""
+    count, expected, word = submission.grant.nodes, agent.plan.nnodes, agent.plan.settings["nnodes"].word
+    if count is None or expected is None or expected[0] <= count <= expected[1] or word is None or expected == (1, 1):
+        return None
+    text = f"{_spelled(agent, expected)}, but num_nodes is {count}"
+    meant = "$SKYPILOT_NUM_NODES"
+    return at_mark(submission, mark_of(task, word), text, seen=str(expected[1]), expected=meant, label=f"use {meant}")
+
+
+_STARTERS = ("srun", "jsrun", "flux", "mpiexec", "mpirun")
+
+
+def _is_counted(submission: Submission, launcher: Launcher) -> bool:
+    """Whether the nodes on which a launcher works are known: by its own options, or those of the batch script."""
+    own = {"-N", "--nodes", "--het-group", "-H", "--host", "--hostfile", "-hostfile", "-hosts"} & launcher.places.keys()
+    script = {"-N", "--nodes", "-w", "--nodelist", "-l"} & submission.grant.places.keys()
+    if {"-w", "--nodelist", "-r", "--relative", "-x", "--exclude"} & launcher.places.keys():
+        return False  # one step per node, which other steps join
+    return bool(own) or (bool(script) and submission.grant.nodes is not None)
+
+
+def _spelled(agent: Agent, expected: tuple[int, ...]) -> str:
+    is_accelerate = agent.layer.launcher is LauncherKind.ACCELERATE
+    name = "--num_machines" if is_accelerate else "--nnodes"
+    low, high = expected
+    return f"{name}={high}" if low == high else f"{name}={low}:{high}"

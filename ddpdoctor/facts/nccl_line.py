@@ -1,0 +1,62 @@
+"""What one line of NCCL says, in all of its forms.
+
+Up to 2.30.4 NCCL prints `FILE:LINE NCCL WARN TEXT` and `NCCL INFO FILE:LINE -> CODE`; since 2.30.7 the function follows the
+place: `FILE:LINE (FUNCTION) NCCL WARN TEXT`, `NCCL INFO FILE:LINE (FUNCTION) -> CODE`. 2.32 has a level between WARN and INFO,
+`NCCL ATTN`. The diagnostics of 2.31 and newer print `HOST:PID NCCL DIAG TEXT`. Source: src/debug.cc and src/include/debug.h
+(INFO_LOC_FN) of 2.18 to 2.30.7, the strings of 2.31.2 and 2.32.3.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+__all__ = ["NcclLine", "nccl_line", "without_function"]
+
+_PLACE = r"(?P<file>[\w./+-]+\.(?:cc|cuh?|h|c|cpp)|[a-z]\w+):(?P<line>\d+)"
+_FUNCTION = r"\((?P<function>[A-Za-z_~][\w:~<>]{0,100}|operator\(\))\)"
+_WARN = re.compile(rf"(?:{_PLACE} )?(?:{_FUNCTION} )?NCCL (?:WARN|ATTN) (?P<text>.*)")
+_INFO = re.compile(rf"NCCL INFO (?:{_PLACE} (?:{_FUNCTION} )?)?(?P<text>.*)")
+_DIAG = re.compile(r"(?:(?P<file>[\w.-]+):(?P<line>\d+) )?NCCL DIAG (?P<text>.*)")
+_LEVELS = (("WARN", _WARN), ("ATTN", _WARN), ("INFO", _INFO), ("DIAG", _DIAG))
+_NAMED = re.compile(rf"(?P<place>{_PLACE}) {_FUNCTION} (?=NCCL WARN |-> ?\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class NcclLine:
+    """A line of NCCL without what identifies its process. `level` is WARN, ATTN, INFO or DIAG.
+
+    Parts that the line does not have are empty or None.
+    """
+
+    level: str
+    file: str
+    line: int | None
+    function: str
+    text: str
+
+    @property
+    def hint(self) -> str:
+        """What NCCL advises (`HINT: …`, 2.30 and newer), without the word; "" for any other line."""
+        return self.text.partition("HINT:")[2].strip() if self.text.startswith("HINT:") else ""
+
+
+@functools.lru_cache(1 << 14)
+def nccl_line(text: str) -> NcclLine | None:
+    """A line taken apart; None if NCCL did not print it."""
+    for level, known in _LEVELS:
+        found = known.search(text) if f"NCCL {level} " in text else None
+        if found is not None:
+            named = found.groupdict()
+            number = int(named["line"]) if named["line"] else None
+            return NcclLine(level, named["file"] or "", number, named.get("function") or "", named["text"].strip())
+    return None
+
+
+def without_function(text: str) -> str:
+    """The line in NCCL's older form, in which signatures are written: no function after the place, WARN for ATTN."""
+    if "NCCL " not in text:
+        return text
+    text = text.replace("NCCL ATTN ", "NCCL WARN ", 1)
+    return _NAMED.sub(r"\g<place> ", text) if ") NCCL WARN " in text or ") ->" in text else text

@@ -21,7 +21,18 @@ LONG = re.compile(
     r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|generate|untar|"
     rf"unzip|load_dataset|snapshot|{EVALUATES.pattern.removeprefix('(?i)')}"
 )
-_STARTS = ("map", "run", "system", "Popen", "check_call", "check_output", "urlretrieve", "load", "from_pretrained")
+_STARTS = (
+    "map",
+    "run",
+    "system",
+    "Popen",
+    "check_call",
+    "check_output",
+    "urlretrieve",
+    "load",
+    "from_pretrained",
+    "sleep",
+)
 """Functions and methods that may take long, although their name does not say so."""
 
 

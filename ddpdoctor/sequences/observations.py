@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
 from ddpdoctor.sequences.records import Record, places_of
-from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track
+from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
 
 __all__ = ["observations"]
 
@@ -315,12 +315,28 @@ def _trains_with_steps(ranks: Sequence[Track]) -> bool:
     return all(track.steps > 0 for track in ranks)
 
 
-def _synchronizes(ranks: Sequence[Track]) -> bool:
-    """Whether gradients were synchronized at all: any collective after the first backward pass of a step."""
-    return any(
-        call.operation in ("backward", "all_reduce", "reduce_scatter_tensor", "all_reduce_coalesced")
-        for t in ranks
-        for call in t.calls.values()
+def _is_averaged(ranks: Sequence[Track], shapes: object) -> bool:
+    """Whether the script reduces a tensor for each parameter: it averages the gradients itself."""
+    reduced = [
+        str(list(shape))
+        for t in ranks[:1]
+        for c in t.calls.values()
+        if "all_reduce" in c.operation
+        for _, shape, _ in c.tensors()
+    ]
+    wanted = [str(shape) for shape in shapes] if isinstance(shapes, list) else []
+    return bool(wanted) and all(shape in reduced for shape in wanted)
+
+
+def _is_alone(ranks: Sequence[Track]) -> bool:
+    """Whether no rank ever exchanged more than single numbers and objects: each one trains by itself."""
+    calls = (call for track in ranks for call in track.calls.values())
+    return all(
+        not call.direction
+        and call.operation not in ("backward", "forward")
+        and all(numel(shape) <= 1 for _, shape, _ in call.tensors())
+        for call in calls
+        if call.operation != "DistributedDataParallel"
     )
 
 
@@ -340,7 +356,10 @@ def _parameters(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         is_wrapped = bool(first.get("wrapped"))
         if is_wrapped and not wrapped:
             continue  # parameters beside the wrapped model may be local
-        kind = Kind.PARAMETERS_DIFFER if is_wrapped or _synchronizes(ranks) else Kind.NOT_WRAPPED
+        is_averaged = not is_wrapped and _is_averaged(ranks, first.get("shapes"))
+        if not is_wrapped and not is_averaged and not _is_alone(ranks):
+            return  # the ranks may have parts of one model
+        kind = Kind.PARAMETERS_DIFFER if is_wrapped or is_averaged else Kind.NOT_WRAPPED
         name = first["names"][wrapped[0]] if wrapped else None
         count = f"{len(different)} of {len(first['sums'])}"
         yield _of(

@@ -20,6 +20,8 @@ from ddpdoctor.rehearsal.hook.places import place
 
 __all__ = ["watch"]
 
+SHARDED = ("_is_flat_param", "_fsdp_flattened", "ds_id", "tensor_model_parallel")
+"""Attributes that FSDP, DeepSpeed and Megatron give to parameters of which each rank has a part."""
 MOST_ROWS = 64
 MOST_BATCHES = 4
 MOST_PARAMETERS = 400
@@ -197,7 +199,9 @@ def _fingerprint(optimizer: Any, number: int) -> None:
     parameters = [p for each in optimizer.param_groups for p in each["params"]]
     with torch.no_grad(), torch._C.DisableTorchFunction():
         plain = [
-            p for p in parameters if type(p) in (torch.nn.Parameter, torch.Tensor) and not hasattr(p, "_is_flat_param")
+            p
+            for p in parameters
+            if type(p) in (torch.nn.Parameter, torch.Tensor) and not any(hasattr(p, name) for name in SHARDED)
         ]
         if (
             len(plain) < len(parameters)

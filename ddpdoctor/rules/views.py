@@ -15,7 +15,7 @@ from ddpdoctor.findings import Finding
 from ddpdoctor.rules import Rule, cause_of, load, loaded
 from ddpdoctor.rules.line_modules import LINE_MODULES
 
-__all__ = ["hang_rules", "line_rules", "log_rules", "rehearsal_rules", "submission_rules"]
+__all__ = ["hang_rules", "job_file_rules", "line_rules", "log_rules", "rehearsal_rules", "submission_rules"]
 
 Look = Callable[..., Iterable[Finding] | None]
 
@@ -28,6 +28,17 @@ def line_rules() -> tuple[Rule, ...]:
         replace(each.rule, check=look, needs=("launch",), wants=())
         for each in loaded()
         for look in each.looks_at("launch")
+    )
+
+
+def job_file_rules() -> tuple[Rule, ...]:
+    """The causes of machines that shell files show as a whole, judged from the file alone."""
+    for module in LINE_MODULES:
+        importlib.import_module(module)
+    return tuple(
+        replace(each.rule, check=look, needs=("job_file",), wants=())
+        for each in loaded()
+        for look in each.looks_at("job_file")
     )
 
 

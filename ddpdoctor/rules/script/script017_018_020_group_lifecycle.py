@@ -78,12 +78,20 @@ def init_twice(script: Script) -> Iterator[Finding]:
                 if event.name == DESTROY:
                     before = None
                 elif event.name == INIT and before is not None:
-                    at = _shown(module, event)
+                    at = _second_time(module, event, before)
                     if at is not None and at not in reported and not in_try(module, at):
                         reported.add(at)
                         yield _second(module, at, before)
                 elif event.name == INIT or event.name in _FRAMEWORK:
                     before = before or event
+
+
+def _second_time(module: Module, event: Event, first: Event) -> ast.Call | None:
+    """The call that leads to an event for the second time: if both come from one line, the call of its function."""
+    if event.call is not first.call:
+        return _shown(module, event)
+    here = [c for c in event.chain if c not in first.chain and module.index.parents.get(c) is not None]
+    return here[-1] if here else _shown(module, event)
 
 
 def _second(module: Module, at: ast.Call, first: Event) -> Finding:

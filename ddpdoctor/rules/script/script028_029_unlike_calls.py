@@ -1,12 +1,16 @@
-"""SCRIPT028 and SCRIPT029: one collective, called with different sizes or dtypes. Only dumps and logs show it."""
+"""SCRIPT028 and SCRIPT029: one collective, called with different sizes or dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.scripts.simulation.call_arguments import ArgumentKind, unlike_arguments
+from ddpdoctor.scripts.syntax.module import modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def collective_shape_mismatch() -> None:
+def collective_shape_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call one collective with different sizes.
 
     ## Why it matters
@@ -42,10 +46,24 @@ def collective_shape_mismatch() -> None:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp (CollectiveFingerPrint), gloo/transport/tcp/pair.cc.
     """
+    for module in modules(script):
+        for unlike in unlike_arguments(module):
+            if unlike.kind not in (ArgumentKind.SHAPE, ArgumentKind.LENGTH):
+                continue
+            is_list = unlike.kind == ArgumentKind.LENGTH
+            sizes = [f"{v} objects" if is_list else _sized(v) for v in unlike.values]
+            yield point(
+                module,
+                unlike.event.call,
+                f"{code(module, unlike.event.call.func, 40)}() gets {sizes[0]} on rank {unlike.rank} and {sizes[1]} "
+                f"on rank {unlike.other_rank}",
+                "the same size on all ranks",
+                label="the sizes differ between ranks",
+            )
 
 
 @cause("SCRIPT029", "collective-dtype-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def collective_dtype_mismatch() -> None:
+def collective_dtype_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call one collective with different dtypes.
 
     ## Why it matters
@@ -69,6 +87,22 @@ def collective_dtype_mismatch() -> None:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp (CollectiveFingerPrint).
     """
+    for module in modules(script):
+        for unlike in unlike_arguments(module):
+            if unlike.kind == ArgumentKind.DTYPE:
+                yield point(
+                    module,
+                    unlike.event.call,
+                    f"{code(module, unlike.event.call.func, 40)}() gets {unlike.values[0]} on rank {unlike.rank} and "
+                    f"{unlike.values[1]} on rank {unlike.other_rank}",
+                    "the same dtype on all ranks",
+                    label="the dtypes differ between ranks",
+                )
+
+
+def _sized(shape: object) -> str:
+    """A shape as PyTorch prints it: `[4, 8]`."""
+    return str(list(shape)) if isinstance(shape, tuple) else str(shape)
 
 
 @collective_shape_mismatch.look

@@ -11,7 +11,7 @@ from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.script_questions import each_rank, last_value
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext, one_node
 from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
@@ -120,7 +120,7 @@ def _communicates(module: Module, loop: ast.For | ast.While) -> bool:
 
 def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
     """Why a loop has different numbers of iterations on the ranks, and whether that is certain."""
-    values = each_rank(module, node)
+    values = each_rank(module, node, _world_of(module, node))
     if all(isinstance(f, (list, tuple)) for f in values):
         lengths = [len(f) for f in values if isinstance(f, (list, tuple))]
         return (
@@ -160,6 +160,15 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         if lower == [p.rank for p in TWO_NODES] and not even:
             return "may give the first ranks one more item", False
     return "", False
+
+
+def _world_of(module: Module, node: ast.expr) -> tuple[RankContext, ...]:
+    """The ranks that divide the items: as many as the literal step of `items[rank::2]`, otherwise those of two nodes."""
+    made = last_value(module, node)
+    part = made.slice if isinstance(made, ast.Subscript) else None
+    step = part.step if isinstance(part, ast.Slice) else None
+    count = step.value if isinstance(step, ast.Constant) else None
+    return one_node(count) if isinstance(count, int) and 2 <= count <= 64 else TWO_NODES
 
 
 def _returned(module: Module, source: ast.expr) -> ast.expr | None:

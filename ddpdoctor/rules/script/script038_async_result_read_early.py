@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import after, before, code, delete, indent_of, point, replace, waited
+from ddpdoctor.rules.script.pointing import after, before, code, delete, indent_of, point, replace, safe, waited
 from ddpdoctor.rules.script.rank_branches import blocks
 from ddpdoctor.rules.script.script_questions import argument
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -55,7 +55,7 @@ def async_result_read_early(script: Script) -> Iterator[Finding]:
                     f"{text} is read before {code(module, call.func)}() (line {call.lineno}) has finished",
                     "work.wait() before this line",
                     label="the value is old or incomplete",
-                    edits=_waited(module, call, read),
+                    edits=safe(_waited(module, call, read)),
                 )
 
 

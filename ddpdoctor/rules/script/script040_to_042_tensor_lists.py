@@ -10,7 +10,16 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.pointing import (
+    code,
+    dist_of,
+    imported,
+    point,
+    replace,
+    safe,
+    with_keyword,
+    without_argument,
+)
 from ddpdoctor.rules.script.rank_branches import ranks_reaching
 from ddpdoctor.rules.script.script_questions import (
     argument,
@@ -208,7 +217,7 @@ def tensor_list_length_literal(script: Script, launch: Launch | None = None) -> 
                         "a list of dist.get_world_size() tensors",
                         label="Incorrect list size: one tensor per rank",
                         severity=None if world else Severity.WARNING,
-                        edits=_counted(module, given),
+                        edits=safe(_counted(module, given)),
                     )
 
 
@@ -310,7 +319,7 @@ def _one_tensor(module: Module, made: ast.expr, text: str) -> Finding:
         text,
         label="every entry gets the same value",
         fix=f"Write `{text}`.",
-        edits=(replace(module, made, text),),
+        edits=safe((replace(module, made, text),)),
     )
 
 

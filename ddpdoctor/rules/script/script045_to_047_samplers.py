@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import before, code, point, without_argument
+from ddpdoctor.rules.script.pointing import before, code, point, safe, without_argument
 from ddpdoctor.rules.script.script044_048_data_loading import epochs, is_evaluation
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, spread, value
 from ddpdoctor.scripts.interpreter.frames import CallResult
@@ -135,7 +135,7 @@ def shuffle_with_sampler(script: Script) -> Iterator[Finding]:
                     "DataLoader has both shuffle=True and a sampler",
                     "no shuffle",
                     label="ValueError: mutually exclusive",
-                    edits=without_argument(module, call, shuffle) if not options else (),
+                    edits=safe(without_argument(module, call, shuffle) if not options else ()),
                 )
 
 

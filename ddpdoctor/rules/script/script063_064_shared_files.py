@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, safe, with_keyword
 from ddpdoctor.rules.script.rank_branches import in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script059_to_061_checkpoints import PER_RANK, by_all, names_a_rank, one_path
 from ddpdoctor.rules.script.script_questions import (
@@ -67,13 +67,14 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
                     else one_path(module, events, 0, "name", "path")
                 ):
                     edits = _relaxed(module, call, name)
+                    is_removal = name == "shutil.rmtree"
                     yield point(
                         module,
                         call,
                         f"every rank calls {code(module, call, 40)} on the same path",
                         "exist_ok=True",
                         label="the second rank fails, even after exists()",
-                        edits=edits,
+                        edits=edits if is_removal else safe(edits),
                     )
 
 

@@ -165,6 +165,45 @@ def _is_of_rank(paths: dict[int, str]) -> bool:
     )
 
 
+def _data_parallel(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """DataParallel over several GPUs, in a world of several ranks."""
+    if len(ranks) > 1 and any(
+        isinstance(r.get("count"), int) and r["count"] > 1 for t in ranks for r in t.of_kind("data_parallel")
+    ):
+        yield from list(_each_first(ranks, "data_parallel", Kind.DATA_PARALLEL))[:1]
+
+
+def _shards(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """DistributedSamplers at one line of which several ranks have one shard, or that shuffle with different seeds."""
+    by_place: dict[object, list[tuple[Track, Record]]] = defaultdict(list)
+    for track in ranks:
+        for loader in track.of_kind("loader"):
+            if "DistributedSampler" in str(loader.get("sampler")) and track.has_joined:
+                by_place[places_of(loader.get("at"))[:1], loader.get("loader")].append((track, loader))
+    for entries in by_place.values():
+        record = entries[0][1]
+        if (
+            len(entries) < 2
+            or len({r.get("replicas") for _, r in entries}) > 1
+            or len({r.get("size") for _, r in entries}) > 1
+        ):
+            continue
+        shards = [r.get("shard") for _, r in entries]
+        if record.get("replicas") == len(ranks) == len(entries) and len(set(shards)) < len(shards):
+            tracks = [t for t, r in entries if shards.count(r.get("shard")) > 1 and r.get("shard") == shards[0]]
+            yield _of(
+                Kind.SAME_SHARD, tracks or [entries[0][0]], record, shard=shards[0], replicas=record.get("replicas")
+            )
+            return
+        seeds = {t.rank: r.get("seed") for t, r in entries}
+        if record.get("shuffles") is True and len(set(seeds.values())) > 1:
+            shown = ", ".join(
+                f"{seed} on rank {rank}" for rank, seed in sorted(seeds.items(), key=lambda each: each[0] or 0)[:3]
+            )
+            yield _of(Kind.ORDERS_DIFFER, [t for t, _ in entries], record, values=shown)
+            return
+
+
 def _second_init(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     yield from _each_first(ranks, "second_init", Kind.SECOND_INIT)
 
@@ -560,6 +599,8 @@ _LOOKS = (
     _outside,
     _bad_forks,
     _folders,
+    _data_parallel,
+    _shards,
     _bypassed,
     _unsynchronized,
     _splits,

@@ -46,6 +46,7 @@ def watch() -> None:
     _watch_splits()
     _watch_schedulers()
     _watch_evaluation()
+    _watch_data_parallel()
 
 
 def _watch_ddp() -> None:
@@ -305,6 +306,7 @@ def _watch_loaders() -> None:
             shuffles=getattr(sampler, "shuffle", None),
             replicas=getattr(sampler, "num_replicas", None),
             shard=getattr(sampler, "rank", None),
+            seed=getattr(sampler, "seed", None),
             drop_last=getattr(self, "drop_last", None),
             batch_size=self.batch_size,
         )
@@ -460,3 +462,17 @@ def _watch_evaluation() -> None:
         return original(self)
 
     torch.nn.Module.eval = evaluate
+
+
+def _watch_data_parallel() -> None:
+    from torch.nn import DataParallel
+
+    original = DataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        count = torch.cuda.device_count() if device_ids is None else len(device_ids)
+        channel().say("data_parallel", count=count, at=place())
+        original(self, module, [devices.current()], *args, **kwargs)
+
+    DataParallel.__init__ = init

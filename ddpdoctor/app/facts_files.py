@@ -1,4 +1,4 @@
-"""`check --facts FILE…`: saved facts and files of other tools, alone or mixed, also in folders and archives."""
+"""`check --facts FILE…`: saved facts and files of other tools, alone or mixed, also in archives."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ddpdoctor.app.facts_source import UnreadableError, load_facts
 from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.tool_files import AREAS, examine_tool_files, report_of
+from ddpdoctor.collectors.archives import is_archive
 from ddpdoctor.collectors.log.input_kind import kind_of
 from ddpdoctor.collectors.log.inputs import STDIN, inputs_of
 from ddpdoctor.collectors.tool_files import head_of, tool_text
@@ -21,6 +22,7 @@ from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import InputKind
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Report
+from ddpdoctor.tool_output.readers import records_of
 
 __all__ = ["is_of_tools", "of_files", "report_about_files", "texts_in"]
 
@@ -45,17 +47,13 @@ def of_files(request: Request) -> Report | None:
 
 
 def is_of_tools(path: str) -> bool:
-    """Whether a path is a folder, an archive, or a file that another tool printed."""
-    if path == STDIN:
+    """Whether a path is an archive, or a file that another tool printed."""
+    if path == STDIN or is_archive(path):
+        return path != STDIN
+    if Path(path).is_dir():
         return False
-    with unpacked_inputs([path]) as archived:
-        if archived.names:
-            return True
-    found = inputs_of([path])
-    if any(not each.is_named for each in found):
-        return True
     text, _ = tool_text(path)
-    return text is not None and bool(examine_tool_files([(path, text)], ()).inputs)
+    return text is not None and bool(records_of(text))
 
 
 def report_about_files(paths: Sequence[str], request: Request, started: float) -> Report:
@@ -84,7 +82,7 @@ def texts_in(
         text, problem = (None, None) if kind is InputKind.FACTS else tool_text(each.name, deadline=deadline)
         if kind is InputKind.FACTS:
             problem = _add_facts(each.name, saved)
-        elif text is not None and examine_tool_files([(each.name, text)], ()).inputs:
+        elif text is not None and records_of(text):
             texts.append((each.name, text))
         else:
             problem = problem or "neither facts from `ddpdoctor collect` nor the output of a tool that ddpdoctor reads"

@@ -145,10 +145,11 @@ def _with_files(
     from ddpdoctor.system.machine import this_machine
 
     named, inside = paths
-    found = read((*named, *inside), this_machine(request.timeout or FILE_SECONDS), launch)
+    machine = this_machine(request.timeout or FILE_SECONDS)
+    found = read((*named, *inside), machine, launch)
     left_out = [f"{path}:" for path in inside if path not in named and not found.inputs[path].is_understood]
     found.failures = [each for each in found.failures if not each.startswith(tuple(left_out))]
-    report = with_files(report, facts, rules, found, request)
+    report = with_files(report, facts, rules, found, request, machine)
     told = [each for path, each in found.inputs.items() if path in named]
     told += [
         replace(each, is_named=False) for path, each in found.inputs.items() if path not in named and each.is_understood

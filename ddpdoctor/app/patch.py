@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ddpdoctor.app.public_patch import public_lines
 from ddpdoctor.collectors.script import read
 from ddpdoctor.findings import Edit, Finding
 from ddpdoctor.scripts.notebook import Cell, cells_of
 from ddpdoctor.scripts.source_text import encoding_of
+from ddpdoctor.wording import counted
 
 __all__ = ["applied", "overlap", "patch"]
 
@@ -22,10 +24,12 @@ _LAYOUTS = [(indent, plain) for indent in (1, 2, 4, None, 0, 3) for plain in (Fa
 """How a notebook may be formatted: its indent, and whether it is ASCII only."""
 
 
-def patch(findings: Sequence[Finding], *, unsafe: bool = False) -> tuple[bytes, int, tuple[str, ...]]:
+def patch(
+    findings: Sequence[Finding], *, unsafe: bool = False, is_public: bool = False
+) -> tuple[bytes, int, tuple[str, ...]]:
     """The patch, how many findings it corrects, and the files that it could not be made for, with the reason.
 
-    Each file's part is in the encoding and with the line ends of the file.
+    Each file's part is in the encoding and with the line ends of the file. If it is public, it holds no secrets.
 
     Args:
         unsafe: print the corrections that are not safe, each named above the part of its file, instead of the safe ones.
@@ -42,10 +46,16 @@ def patch(findings: Sequence[Finding], *, unsafe: bool = False) -> tuple[bytes, 
         except (OSError, ValueError) as error:
             failures.append(f"{path}: no patch: {error}")
             continue
-        difference = "".join(_unified(_name(path), old, new))
-        marks = "".join(f"# unsafe: {each.code} {_name(path)}:{each.where.line}\n" for each in corrected)
-        parts.append(f"{marks if unsafe and difference else ''}{difference}".encode(encoding))
-        count += len(corrected)
+        lines, left_out = list(_unified(_name(path), old, new)), 0
+        if is_public:
+            lines, left_out = public_lines(lines, (old, new))
+        if left_out:
+            failures.append(
+                f"{path}: {counted(left_out, 'part')} of the patch left out: lines with secrets; a terminal shows all"
+            )
+        marks = [f"# unsafe: {each.code} {_name(path)}:{each.where.line}\n" for each in corrected if unsafe and lines]
+        parts.append("".join([*marks, *lines]).encode(encoding))
+        count += len(corrected) if lines else 0
     return b"".join(parts), count, tuple(failures)
 
 

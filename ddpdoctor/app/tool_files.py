@@ -24,7 +24,6 @@ from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Finding, Report, Skipped
-from ddpdoctor.render.words import counted
 from ddpdoctor.rules import CauseScope, Rule, area_of
 from ddpdoctor.rules.probe.probe005_to_009_017_504_rank_failed import collective_value_wrong
 from ddpdoctor.rules.probe.probe011_to_015_speed import bandwidth_below_expected
@@ -33,6 +32,7 @@ from ddpdoctor.tool_output.merge import ToolFacts, facts_of
 from ddpdoctor.tool_output.readers import records_of
 from ddpdoctor.tool_output.record import Record
 from ddpdoctor.tool_output.topics import topics_of
+from ddpdoctor.wording import counted
 
 __all__ = ["AREAS", "ToolReport", "examine_tool_files", "machines_in", "node_of_files"]
 

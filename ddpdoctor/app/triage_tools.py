@@ -11,8 +11,8 @@ from ddpdoctor.engine import retold
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import InputKind, Log
 from ddpdoctor.findings import Report
-from ddpdoctor.render.words import counted
 from ddpdoctor.rules import Rule
+from ddpdoctor.wording import counted
 
 __all__ = ["examined_tools", "with_tools"]
 

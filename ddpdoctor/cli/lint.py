@@ -63,12 +63,16 @@ def _show_processes(request: Request, files: list[str], nodes: list[str], torch:
     from ddpdoctor.app.imagined_processes import imagined_processes
     from ddpdoctor.cli.output import emit_text, has_colour, width
     from ddpdoctor.cli.screens.processes import as_json, draw
+    from ddpdoctor.privacy.reports import without_secrets
 
     if request.format not in (Format.table, Format.json):
         raise UsageError(f"--show-processes with --format {request.format.value}: expected table or json")
     jobs = imagined_processes(request, files, nodes, torch)
+    if not sys.stdout.isatty() or request.output is not None:
+        jobs = without_secrets(jobs)
     text = as_json(jobs) if request.format is Format.json else None
-    return 0 if emit_text(draw(jobs, width=width(), colour=has_colour(request)), text, request) else 3
+    table = draw(jobs, width=width(), colour=has_colour(request))
+    return 0 if emit_text(table, text, request) else 3
 
 
 def _show_patch(report: Report, request: Request, *, unsafe: bool) -> int:
@@ -76,7 +80,7 @@ def _show_patch(report: Report, request: Request, *, unsafe: bool) -> int:
     from ddpdoctor.app.patch import patch
     from ddpdoctor.cli.output import as_file, emit_text
 
-    text, count, failures = patch(report.findings, unsafe=unsafe)
+    text, count, failures = patch(report.findings, unsafe=unsafe, is_public=not sys.stdout.isatty())
     sys.stdout.flush()
     sys.stdout.buffer.write(text)
     for failure in failures:

@@ -24,7 +24,8 @@ MEANS_NONE = frozenset({("Rdma", "plugin"), ("Rdma", "peer_memory"), ("Rdma", "h
 """Fields in which None is a fact: no plugin, no module, no error."""
 SOFTENERS = frozenset(
     {("SchedulerNode", name) for name in ("state", "reason", "is_unschedulable")}
-    | {("Gpu", "kernel_modules"), ("Gpu", "kernel_driver"), ("Versions", "libcuda_version")}
+    | {("Gpu", name) for name in ("kernel_modules", "kernel_driver", "pci", "pci_devices")}
+    | {("Versions", "libcuda_version")}
     | {("GpuNode", name) for name in ("name", "bus_id", "error", "fabric", "link_count", "switch_links")}
     | {("Pair", name) for name in ("write", "write_back", "read_back", "nvlink", "nvlink_back")}
     | {("RdmaDevice", "kind"), ("RdmaPort", "physical_state"), ("RdmaPort", "width"), ("RdmaPort", "link_layer")}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.tool_output.record import Line
 
-__all__ = ["LITERALS", "Part", "may_be_tool_output", "parts_of"]
+__all__ = ["LITERALS", "ToolPart", "may_be_tool_output", "parts_of"]
 
 _ADDRESS = r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _MPI = r"(?:[ \t]*\[\d+,\d+\]<std\w+>:)?"
@@ -104,7 +104,7 @@ VARIABLE_SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Part:
+class ToolPart:
     """Lines that one tool printed. `host` is the machine that the text around them names, None if it names none."""
 
     kind: str
@@ -117,7 +117,7 @@ def may_be_tool_output(data: bytes) -> bool:
     return any(literal in data for literal in LITERALS)
 
 
-def parts_of(text: str) -> tuple[Part, ...]:
+def parts_of(text: str) -> tuple[ToolPart, ...]:
     """The parts of a text that known tools printed, in order; () if there are none.
 
     Lines that carry a host's name in front (`pdsh`, `clush`, `kubectl logs --prefix`) are read host by host.
@@ -146,14 +146,14 @@ def _prefixed(lines: Sequence[Line]) -> dict[str, list[Line]] | None:
     return by_host
 
 
-def _parts(lines: Sequence[Line], host: str | None) -> Iterator[Part]:
+def _parts(lines: Sequence[Line], host: str | None) -> Iterator[ToolPart]:
     starts = list(_starts(lines))
     at, begun = 0, ""
     for kind, index, words in [*starts, ("", len(lines), "")]:
         if begun and kind == begun and kind in _REPEATED:
             continue
         if begun and begun != "host_name":
-            yield Part(begun, tuple(lines[at:index]), host)
+            yield ToolPart(begun, tuple(lines[at:index]), host)
         if kind == "host_name":
             host = _name_in(words) or host
         at, begun = index, kind
@@ -175,9 +175,9 @@ def _name_in(words: str) -> str | None:
     return next((name for name in found.groups() if name), None) if found is not None else None
 
 
-def _variables(lines: Sequence[Line]) -> tuple[Part, ...]:
+def _variables(lines: Sequence[Line]) -> tuple[ToolPart, ...]:
     """A text that is the output of `env`: nearly every line sets a variable, and one is of a shell or a job."""
     written = [line for _, line in lines if line.strip()]
     names = [found[1] for line in written if (found := _VARIABLE.match(line))]
     is_environment = len(names) >= max(LEAST_VARIABLES, VARIABLE_SHARE * len(written))
-    return (Part("env", tuple(lines)),) if is_environment and any(map(_OF_ENVIRONMENT.match, names)) else ()
+    return (ToolPart("env", tuple(lines)),) if is_environment and any(map(_OF_ENVIRONMENT.match, names)) else ()

@@ -10,7 +10,7 @@ from ddpdoctor.tool_output.lspci import read_lspci
 from ddpdoctor.tool_output.nccl_tests import read_nccl_tests
 from ddpdoctor.tool_output.nccl_xml import read_nccl_graph, read_nccl_topology
 from ddpdoctor.tool_output.other_tools import read_fabric_manager, read_ibdiagnet, refused
-from ddpdoctor.tool_output.parts import Part, parts_of
+from ddpdoctor.tool_output.parts import ToolPart, parts_of
 from ddpdoctor.tool_output.record import Line, Record
 from ddpdoctor.tool_output.schedulers import read_kubectl_node, read_scontrol_job, read_scontrol_nodes
 from ddpdoctor.tool_output.smi_csv import read_csv
@@ -69,7 +69,7 @@ def records_of(text: str) -> tuple[Record, ...]:
     return tuple(record for part in parts_of(text) for record in _records(part))
 
 
-def _records(part: Part) -> list[Record]:
+def _records(part: ToolPart) -> list[Record]:
     read = READERS[part.kind](part.lines)
     records = read if isinstance(read, list) else [read]
     for record in records:

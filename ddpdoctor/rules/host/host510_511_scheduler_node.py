@@ -15,6 +15,8 @@ CLOSED = re.compile(r"DRAIN|MAINT|REBOOT|INVAL", re.ASCII)
 
 
 def _node(host: Host) -> SchedulerNode:
+    if host.scheduler is None and host.gap("scheduler") is None:
+        not_here("no scheduler's record of this node was given")
     return host.need(host.scheduler, "scheduler")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.net import Net
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
@@ -26,6 +27,8 @@ def fabric_diagnostic_errors(net: Net) -> Iterator[Finding]:
 
         grep -- '-E-' /var/tmp/ibdiagnet2/ibdiagnet2.log
     """
+    if net.fabric_errors is None and net.gap("fabric_errors") is None:
+        not_here("no summary of ibdiagnet was given")
     errors = net.need(net.fabric_errors, "fabric_errors")
     if errors:
         yield Finding(

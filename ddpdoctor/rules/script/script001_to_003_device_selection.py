@@ -32,6 +32,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 CREATED = frozenset(
@@ -395,3 +396,33 @@ def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
 
 def _node(line: LogLine) -> object:
     return line.who.host if line.who.host is not None else line.who.node_rank
+
+
+@set_device_from_global_rank.look
+def ordinal_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A GPU that the node does not have."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.BAD_ORDINAL,
+        lambda o, who: f"{who} use cuda:{o.values['index']}, but each node has {o.values['count']} GPUs",
+        label="no such GPU on this node",
+        expected="the local rank",
+    )
+
+
+@set_device_missing.look
+def one_device_for_all(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Ranks of one node use one GPU."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAME_DEVICE,
+        lambda o, who: f"{who} on one node all use {o.values['device']} in {o.values['operation']}",
+        label="one GPU for several ranks",
+        expected="one GPU per rank: the local rank",
+    )

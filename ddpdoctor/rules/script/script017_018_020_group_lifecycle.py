@@ -20,6 +20,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine, Traceback
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"
@@ -335,3 +336,33 @@ def group_missing(log: Log) -> Iterator[Finding]:
     lines = [line for line in matching_lines(log, NO_GROUP) if not is_of_batch_norm(log, line)]
     if lines:
         yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)
+
+
+@init_twice.look
+def second_init(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A second init_process_group."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SECOND_INIT,
+        lambda o, who: f"{who} call init_process_group a second time",
+        label="the default group exists already",
+        expected="one call",
+    )
+
+
+@process_group_not_destroyed.look
+def not_destroyed_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """The script ends with its group."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.NO_DESTROY,
+        lambda o, who: "the script ends without destroy_process_group()",
+        label="call dist.destroy_process_group() at the end",
+        expected="destroy_process_group()",
+    )

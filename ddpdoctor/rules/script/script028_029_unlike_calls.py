@@ -15,6 +15,7 @@ from ddpdoctor.scripts.syntax.module import modules
 if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -162,3 +163,21 @@ def dtype_differs(log: Log) -> Iterator[Finding]:
     reported = fingerprints(log, "Tensor dtypes")
     if reported is not None:
         yield reported
+
+
+@collective_shape_mismatch.look
+def shape_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One collective with different sizes."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.SHAPE, label="the sizes differ between ranks")
+
+
+@collective_dtype_mismatch.look
+def dtype_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One collective with different dtypes."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.DTYPE, label="the dtypes differ between ranks")

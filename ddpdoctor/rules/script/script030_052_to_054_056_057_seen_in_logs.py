@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
@@ -13,6 +14,9 @@ from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, is_test, last_value
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause(
@@ -293,3 +297,12 @@ def ddp_inconsistent_params_zero() -> None:
         NCCL_DEBUG=INFO torchrun --nproc-per-node=4 train.py      # which interface: "Bootstrap : Using"
         NCCL_P2P_DISABLE=1 torchrun --nproc-per-node=4 train.py   # works: peer access is broken
     """
+
+
+@ddp_models_differ.look
+def models_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """DDP models with different parameters."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.MODELS, label="the models differ between ranks")

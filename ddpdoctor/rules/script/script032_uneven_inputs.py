@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
@@ -15,6 +16,9 @@ from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 
@@ -210,3 +214,28 @@ def _is_cut(module: Module, node: ast.expr) -> bool:
     bound = module.names.bindings(node.id, module.index.scope(node))
     texts = [ast.unparse(b.value) for b in (bound[1] if bound is not None else []) if b.value is not None]
     return any("//" in t or "%" in t or ":" in t for t in texts)
+
+
+@uneven_inputs.look
+def left_the_loop(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank left a loop that the others continue."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.UNEVEN, label="the other ranks wait in the next iteration")
+
+
+@uneven_inputs.look
+def uneven_loaders(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Loaders with different numbers of batches, whose ends the rehearsal did not reach."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.UNEVEN_LOADERS,
+        lambda o, who: f"{who} have {o.values['least']} batches per epoch, others {o.values['most']}",
+        label="ranks with fewer batches leave the loop first",
+        expected="as many batches on all ranks",
+        severity=Severity.WARNING,
+    )

@@ -30,6 +30,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
@@ -308,3 +309,35 @@ def damaged_checkpoint(log: Log) -> Iterator[Finding]:
     lines = matching_lines(log, (r"PytorchStreamReader failed",))
     if lines:
         yield finding_of(log, lines, DAMAGED, WHICH_DAMAGE, blames_speaker=True)
+
+
+@checkpoint_written_by_all_ranks.look
+def saved_by_all(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Several ranks save to one path."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.CHECKPOINT_RACE,
+        lambda o, who: f"{who} save to {o.values['path'].rpartition('/')[2]} at the same time",
+        label="all ranks write this file",
+        expected="rank 0 only",
+    )
+
+
+@checkpoint_read_before_written.look
+def read_too_early(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A file is read although nothing orders it after the write."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.READ_BEFORE_WRITTEN,
+        lambda o, who: (
+            f"{who} read {o.values['path'].rpartition('/')[2]} before rank {o.values['writer']} is known to have written it"
+        ),
+        label="the file may not be complete",
+        expected="dist.barrier() between write and read",
+    )

@@ -29,6 +29,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT063", "shared-file-race", Severity.ERROR, signatures=(r"FileExistsError: \[Errno 17\]",))
@@ -273,3 +274,18 @@ def changed_by_another(log: Log) -> Iterator[Finding]:
             ranks=tuple(ranks),
             label="remove it on one rank only",
         )
+
+
+@shared_file_race.look
+def written_by_all(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Several ranks write one file."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FILE_RACE,
+        lambda o, who: f"{who} write {o.values['path'].rpartition('/')[2]} at the same time",
+        label="all ranks write this file",
+        expected="rank 0 only, or a file per rank",
+    )

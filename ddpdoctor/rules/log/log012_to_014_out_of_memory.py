@@ -105,6 +105,7 @@ def nccl_out_of_memory() -> None:
         r"(OSError: \[Errno 12\]|\bfork:|unable to mmap \d+ bytes from file [^\n]{0,200}) Cannot allocate memory( \(12\))?$",
         r"\bMemory on the node \([^\n]{0,300}\bpid=\d+, memory used=|exceeds the memory usage threshold of",
         r"MemoryError: std::bad_alloc",
+        r"after throwing an instance of 'std::bad_alloc'",
         r"NCCL WARN Failed to malloc \d+ bytes",
         r"Unrecoverable error detected: malloc\(size=",
         r"worker \(pid\(?s?\)? [\d.]+\)? is killed by signal: Killed",

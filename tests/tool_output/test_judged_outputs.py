@@ -67,6 +67,14 @@ SICK = {
         1,
         "Recovery Action",
     ),
+    "query: a repair is pending": (
+        smi_query(1).replace(
+            "        Volatile\n", "        Channel Repair Pending            : Yes\n        Volatile\n"
+        ),
+        "GPU501",
+        0,
+        "Channel Repair Pending",
+    ),
     "query: a reset is required": (
         smi_query(1).replace(
             "GPU Recovery Action                   : None",

@@ -79,6 +79,10 @@ def ddp_unused_parameters() -> None:
         ddp = DDP(model)
         logits, extra = ddp(x)
         F.cross_entropy(logits, y).backward()
+
+    ## Source
+    Confirmed in https://github.com/aliyun/conditional-lane-detection/issues/29 and
+    https://github.com/ZhengYinan-AIR/Diffusion-Planner/issues/65: find_unused_parameters=True.
     """
 
 

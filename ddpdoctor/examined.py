@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["CheckedSection", "ExaminedInput", "ExaminedJob", "Excerpt", "SectionState", "Verdict"]
+__all__ = [
+    "CheckedSection",
+    "ExaminedInput",
+    "ExaminedJob",
+    "Excerpt",
+    "RunDifference",
+    "SectionState",
+    "Verdict",
+]
 
 
 class Verdict(str, Enum):
@@ -37,7 +45,8 @@ class ExaminedInput:
 
     `kind` is a word of the contract ("log", "dump", "script", "launch line", "unknown", …). `is_understood` is False for
     empty or unreadable inputs and those of an unknown kind, and `reason` says why. `is_named` separates inputs that the user
-    named from files found in folders. `job` is the name of its job. `lines` is None if it has no lines.
+    named from files found in folders. `job` is the name of its job. `lines` is None if it has no lines. `left_out` says what of
+    an understood input was not examined: `FILE:LINE: reason`.
     """
 
     path: str
@@ -48,6 +57,7 @@ class ExaminedInput:
     job: str | None = None
     reason: str | None = None
     is_named: bool = True
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,22 @@ class CheckedSection:
     state: SectionState
     text: str
     code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDifference:
+    """Something that only the failed run has, in comparison with runs that completed.
+
+    `kind` is "setting", "version", "transport", "host" or "line"; `name` that of the setting, or the line itself. `failed` and
+    `good` are what the failed run and the others show; `place` is `file:line` in the failed run, "" if it shows nothing.
+    """
+
+    kind: str
+    name: str
+    failed: str
+    good: str
+    place: str = ""
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

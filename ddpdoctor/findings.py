@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
-from ddpdoctor.examined import CheckedSection, ExaminedInput, ExaminedJob, Excerpt, Verdict
+from ddpdoctor.examined import CheckedSection, ExaminedInput, ExaminedJob, Excerpt, RunDifference, Verdict
 
 __all__ = [
     "CausalStage",
@@ -177,6 +177,8 @@ class Edit:
     Lines and columns count from 1, columns in characters. An empty span inserts. The edits of one
     finding belong together and never overlap; of two findings whose edits overlap, only one can be applied. They are kept
     beside the report (`lint --diff` prints them as a patch): no format of the report holds them.
+
+    `is_safe`: the edits of the finding correct the whole mistake, and cannot break a start of the script that worked.
     """
 
     file: str
@@ -185,6 +187,7 @@ class Edit:
     end_line: int
     end_column: int
     text: str
+    is_safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,11 @@ class Finding:
     excerpt: Excerpt | None = None
     job: str | None = None
     group: str | None = None
+
+    @property
+    def is_corrected_safely(self) -> bool:
+        """Whether it has edits of a script, all of them safe."""
+        return bool(self.edits) and all(edit.is_safe for edit in self.edits)
 
     @property
     def text(self) -> str:
@@ -322,8 +330,9 @@ class Report:
     """What one command found. Every rule that was judged is in exactly one of findings, passed, skipped, crashed.
 
     `failures` are things that ddpdoctor itself could not do (an unreadable input, its own time limit): exit code 3.
-    `inputs` are what was read, `jobs` what these show, `sections` those of a preflight; `subject` names what was examined in
-    one line: files, lines, ranks and period, or the launch line, script, nodes and ranks.
+    `inputs` are what was read, `jobs` what these show, `sections` those of a preflight; `differences` are what only the failed
+    run has in comparison with `compared_with`, runs that completed; `subject` names what was examined in one line: files,
+    lines, ranks and period, or the launch line, script, nodes and ranks.
     """
 
     command: str
@@ -338,6 +347,8 @@ class Report:
     inputs: tuple[ExaminedInput, ...] = ()
     jobs: tuple[ExaminedJob, ...] = ()
     sections: tuple[CheckedSection, ...] = ()
+    differences: tuple[RunDifference, ...] = ()
+    compared_with: str = ""
     subject: str = ""
     is_interrupted: bool = False
     """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` list what was not."""

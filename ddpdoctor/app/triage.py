@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ddpdoctor.app.archived_inputs import unpacked_inputs
 from ddpdoctor.app.examined_logs import examined_inputs, examined_job, subject_of, worst_first
 from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
@@ -31,7 +32,7 @@ from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
 
-__all__ = ["triaged"]
+__all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged"]
 
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
@@ -66,11 +67,16 @@ def triaged(
     given = list(paths)
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
     stream = standard_input(deadline) if STDIN in given else None
-    with on_disk(given, stream) as files:
+    with unpacked_inputs(given) as archived, on_disk(archived.paths, stream) as files:
         log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
-        given_names = dict(zip(files, given, strict=True))
+        given_names = dict(zip(files, archived.paths, strict=True))
         names = [STDIN_NAME if path == STDIN else path for path in files]
         report, facts = _Triage(log, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+        if job is None:
+            from ddpdoctor.app.triage_tools import examined_tools, with_tools  # after the log was read
+
+            report = with_tools(report, examined_tools(log, known, names, deadline))
+        report = archived.as_given(report)
     report = replace(report, inputs=tuple(_as_given(each, given_names) for each in report.inputs))
     return without_secrets(report), facts
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ddpdoctor.app.good_runs import compared_in_folder, compared_with_good
 from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.triage import triaged
 from ddpdoctor.collectors.log.inputs import STDIN
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["triage_inputs"]
 
 
-def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job: str | None = None) -> Report:
-    """The report about these inputs. Ctrl-C ends the reading: it then covers what was read, and lists what was not."""
+def triage_inputs(
+    paths: Sequence[str], request: Request, *, started: float, job: str | None = None, good: Sequence[str] = ()
+) -> Report:
+    """The report about these inputs, compared with `good` runs. Ctrl-C ends the reading: it then covers what was read."""
     with reporting(request.listener) as progress:
 
         def begun(total: int, is_large: bool) -> None:
@@ -33,6 +36,10 @@ def triage_inputs(paths: Sequence[str], request: Request, *, started: float, job
         watch = ReadingWatch(begun, told)
         with watched(watch):
             report, _ = triaged(paths, request, started=started, job=job)
+            if good and not watch.is_interrupted:
+                report = compared_with_good(report, paths, good, request, started=started)
+            elif not watch.is_interrupted:
+                report = compared_in_folder(report, request)
     return replace(report, is_interrupted=watch.is_interrupted)
 
 

@@ -15,7 +15,9 @@ def compare(
     request: Request,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE FILE…", help="Facts that `ddpdoctor collect` saved, one node each."),
+        typer.Argument(
+            metavar="FILE FILE…", help="Facts that `ddpdoctor collect` saved, or outputs of tools; one node each."
+        ),
     ] = None,
 ) -> int:
     """Show what differs between collected nodes: the majority against the others, worst first."""

@@ -15,9 +15,16 @@ __all__ = ["triage"]
 def triage(
     request: Request,
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH…", help="Logs, dumps, outputs of tools, folders and archives; - is standard input."
+        ),
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only the job with this name.")] = None,
+    good: Annotated[
+        list[str] | None,
+        typer.Option("--good", metavar="PATH", help="Logs of a run that completed: show what only the failed one has."),
+    ] = None,
 ) -> int:
     """Find the first cause in logs, log folders and dumps of a job that failed or hung."""
     from ddpdoctor.app.triage_reading import triage_inputs
@@ -26,4 +33,4 @@ def triage(
     started = time.time()
     if not paths:
         raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
-    return emit(triage_inputs(paths, request, started=started, job=job), request)
+    return emit(triage_inputs(paths, request, started=started, job=job, good=good or ()), request)

@@ -69,6 +69,8 @@ class InputKind(str, Enum):
     DCGMI = "dcgmi"
     LSPCI = "lspci"
     NCCL_TESTS = "nccl-tests"
+    TOOL = "output of a tool"
+    """Of another tool than those above that `ddpdoctor/tool_output` reads."""
     SCRIPT = "script"
     SHELL = "shell"
     NOTEBOOK = "notebook"
@@ -180,7 +182,8 @@ class Traceback:
     """A Python traceback. `number` is the line of its exception, `begin` its first line; `frames` are outermost first.
 
     If the text ends within it, `exception` is empty. `has_joined`: torch itself put `[rankN]:` before it, so the
-    rank had a process group (torch 2.3 and newer). `is_chained`: raised during handling of the one before it.
+    rank had a process group (torch 2.3 and newer). `is_chained`: raised during handling of the one before it. `is_title`: the
+    title of a report quotes it, so that what comes below was not printed after it.
     """
 
     source: int
@@ -193,6 +196,7 @@ class Traceback:
     has_joined: bool = False
     begin: int = 0
     is_chained: bool = False
+    is_title: bool = False
 
     @property
     def is_line(self) -> bool:

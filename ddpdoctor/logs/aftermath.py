@@ -77,6 +77,8 @@ class Aftermath:
     def continued(self, printed: LogLine | Traceback) -> bool:
         """Whether the process that printed this wrote enough after it, whatever the log says of the error."""
         source, who = printed.source, printed.who
+        if isinstance(printed, Traceback) and printed.is_title:
+            return False
         if self._made_good.get(source, -1) >= printed.number:
             return True
         progress = self.progress_after(printed)

@@ -25,6 +25,12 @@ OF_SLURM = ("slurmstepd", "srun: ")
 _SELF = re.compile(
     r"\W{0,2}[Rr]ank (?P<rank>\d{1,6})\W{0,2}: (?!\[?[Rr]anks? \d)|Timed out initializing .{0,60} on rank: (?P<waiting>\d{1,6})"
 )
+_SPAWNED = re.compile(r"-- Process (?P<index>\d{1,6}) terminated with ")
+"""What the parent of mp.spawn says of the child that failed: its index is the local rank."""
+_OF_POD = re.compile(
+    r"kubectl (?:-n \S+ |--namespace[= ]\S+ )?logs (?:-\S+ )*(?:pods?/)?(?P<pod>[a-z0-9][a-z0-9-]*-[a-z0-9-]+)(?: |$)"
+)
+"""The command above what a pod printed."""
 _HOST = re.compile(r"\b(?:node|host): (?P<host>[A-Za-z0-9][\w.-]*)")
 _DEVICE = re.compile(r"\b[Dd]evice: (?:cuda:)?(?P<device>\d{1,2})\b")
 """How an exception's message begins that says itself who raised it, and what else it says of that one."""
@@ -32,6 +38,7 @@ _DEVICE = re.compile(r"\b[Dd]evice: (?:cuda:)?(?P<device>\d{1,2})\b")
 
 def attributed(log: Log) -> Log:
     """The log with every line, traceback and exit given to its rank and host as far as these are known."""
+    log = replace(log, sources=tuple(_of_pod(log, index) for index in range(len(log.sources))))
     log = with_context(replace(log, exits=(*log.exits, *exits_in_lines(log.lines, log.exits))))
     named = replace(
         log,
@@ -70,6 +77,16 @@ def _with_restart(log: Log) -> Iterator[LogSource]:
         yield replace(source, restarted_at=first.get(index))
 
 
+def _of_pod(log: Log, index: int) -> LogSource:
+    """The source, with the pod that one `kubectl logs` in its first lines names: what follows was printed there."""
+    source = log.sources[index]
+    commands = [line.text for line in log.heads if line.source == index and "kubectl" in line.text]
+    found = _OF_POD.search(commands[0]) if len(commands) == 1 and commands[0].count("kubectl") == 1 else None
+    if found is None or source.who.host is not None:
+        return source
+    return replace(source, who=replace(source.who, host=found["pod"]))
+
+
 def _with_source(log: Log, each: Spoken) -> Spoken:
     own, of_file = each.who, log.sources[each.source].who
     if of_file == Who():
@@ -79,6 +96,9 @@ def _with_source(log: Log, each: Spoken) -> Spoken:
 
 def _as_message_says(each: Traceback) -> Traceback:
     """A traceback whose message says which rank raised it, on which node and device."""
+    spawned = _SPAWNED.match(each.message)
+    if spawned is not None and each.who.rank is None and each.who.local_rank is None:
+        return replace(each, who=replace(each.who, local_rank=int(spawned["index"])))
     named = _SELF.match(each.message)
     if named is None or each.who.rank not in (None, int(named["rank"] or named["waiting"])):
         return each

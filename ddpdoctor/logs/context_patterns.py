@@ -66,12 +66,14 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
     "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "
     r"(?P<code>-?\d+)",
-    "return_code": r"exits with return code = (?P<code>-?\d+)",
+    "return_code": r"(?:--local_rank=(?P<local>\d+)\b[^\n]*)?exits with return code = (?P<code>-?\d+)",
     "event": r'"torchelastic\.worker\.status\.FAILED", "source": "WORKER".{0,200}?"global_rank": (?P<rank>\d+)'
     r'(?:.{0,99}?"worker_id": "(?P<pid>\d+)")?(?:.{0,99}?"hostname": "(?P<host>[^"]+)")?'
     r"(?:.{0,300}?Signal (?P<signal>\d+) \(SIG)?",
     "pod_ended": r"\bPod: [\w-]+\.(?P<host>[a-z0-9][a-z0-9-]*) exited with code (?P<code>[1-9]\d*)",
     "replica": r"The replica (?P<host>[\w-]+(?: \d+)?) exited with a non-zero status of (?P<code>\d+)",
+    "sagemaker": r"(?:Algorithm|ExecuteUserScript)Error: [^\n]{0,80}?\b[Ee]xit ?[Cc]ode:? ?(?P<code>[1-9]\d{0,2})\b",
+    "kernel_note": r"CUDA kernel errors might be asynchronously reported",
     "mpi_abort": r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
     "roce": r"NET/IB : Using [^\n]*/RoCE",

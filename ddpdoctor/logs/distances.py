@@ -18,6 +18,7 @@ __all__ = [
     "HANDLER_HEAD_LINES",
     "HANDLER_JSON_LINES",
     "HANDLER_LINES",
+    "HINT_LINES",
     "IGNORED_LINES",
     "LAST_WORDS_LINES",
     "LEAD_LINES",
@@ -28,6 +29,7 @@ __all__ = [
     "OWN_MESSAGE_LINES",
     "POD_LINES",
     "PROGRESS_LINES",
+    "QUOTED_LINES",
     "RAY_ACTOR_LINES",
     "RAY_MEMORY_LINES",
     "RAY_TASK_LINES",
@@ -77,6 +79,7 @@ PROGRESS_LINES = Distance(10, "progress lines", "show that a job went on where l
 FAR_LINES = Distance(
     300, "lines", "after an error something else may have ended the job: longer than any dump of one failure"
 )
+QUOTED_LINES = Distance(80, "lines", "at most in a text that somebody wrote about a failure and that quotes messages")
 EXCERPT_LINES = Distance(30, "lines", "at most in an excerpt, which need not show how the job went")
 HANDLER_LINES = Distance(4, "lines", "after an error stands what the code says that caught it")
 SUMMARY_LINES = Distance(40, "lines", "torchrun's summary of a job that failed has at most")

@@ -6,7 +6,7 @@ import re
 
 from ddpdoctor.facts.log import FATAL, Traceback
 
-__all__ = ["is_consequence", "is_wrapper"]
+__all__ = ["is_consequence", "is_pointer", "is_wrapper"]
 
 
 _CONSEQUENCES = (
@@ -16,6 +16,9 @@ _CONSEQUENCES = (
     "BrokenPipeError",
     "ActorDiedError",
     "RayActorError",
+    "AlgorithmError",
+    "UnexpectedStatusException",
+    "ExecuteUserScriptError",
     FATAL,
 )
 
@@ -28,6 +31,7 @@ _WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError",
 _SPAWN = "torch/multiprocessing/spawn.py"
 _POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
 """Messages that only point to another exception."""
+_POINTS_AWAY = re.compile(r"[Ss]ee (?:the )?(?:stack trace for )?root cause|[Ss]ee (?:the )?(?:error|logs?) above\b")
 
 
 def is_consequence(each: Traceback) -> bool:
@@ -35,6 +39,11 @@ def is_consequence(each: Traceback) -> bool:
     if each.is_summary or each.is_exit_barrier or each.exception.rpartition(".")[2] in _CONSEQUENCES:
         return True
     return _OF_A_CHILD.match(each.message) is not None
+
+
+def is_pointer(each: Traceback) -> bool:
+    """Whether this exception says that the reason stands elsewhere, and nothing else."""
+    return _POINTS_AWAY.search(each.message) is not None
 
 
 def is_wrapper(each: Traceback) -> bool:

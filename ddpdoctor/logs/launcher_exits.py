@@ -103,6 +103,7 @@ _KNOWN = tuple(
         ("torchrun", "event"),
         ("Kubernetes", "pod_ended"),
         ("Vertex", "replica"),
+        ("SageMaker", "sagemaker"),
         ("DeepSpeed", "return_code"),
     )
 )

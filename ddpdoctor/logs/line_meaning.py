@@ -14,6 +14,7 @@ __all__ = [
     "is_omission",
     "is_progress",
     "is_quoted",
+    "is_work_of_job",
     "reports_failure",
     "says_end",
 ]
@@ -76,9 +77,18 @@ _OMITTED = re.compile(
     r"[\W_]{0,10}(?:\.{3,}|…|snip(?:ped)?|omit(?:ted)?|truncated|trimmed)[\W_]{0,10}$|[-#<\[(]{1,10} ?omit[^\n]{0,60}$",
     re.IGNORECASE,
 )
+_STEP = re.compile(
+    r"(?i)\b(?:loss|accuracy|throughput|lr|tokens/s|tok/s|samples/s)\b[^\n]{0,20}?\d|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
+    r"|\b(?:epochs?|steps?|iter(?:ation)?s?|batch|rank)\b[ =:/#\[(]{0,3}\d+[^\n]{0,80}?\d"
+)
 _READ_CHARS = 300
 """A line shows within so many characters whether it is of a job that works."""
 _QUOTE_CHARS = 200
+
+
+def is_work_of_job(text: str) -> bool:
+    """Whether a text has the numbers of a training step: a loss, a rate, a step with its count."""
+    return _STEP.search(text) is not None
 
 
 def is_omission(line: LogLine) -> bool:

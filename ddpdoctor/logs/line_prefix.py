@@ -74,7 +74,7 @@ _SLURMD = re.compile(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* 
 """The daemon of a node of Slurm, which names its node in either place."""
 # pdsh and docker compose logs put a host's name before each line.
 _NODE = re.compile(
-    rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd)"
+    rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd|E[A-Z]\d{{4}}:)"
     r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S|\ {2,}\S)"
 )
 _WRAPPED = re.compile(

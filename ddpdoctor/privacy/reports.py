@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from ddpdoctor.examined import Excerpt
+from ddpdoctor.examined import Excerpt, RunDifference
 from ddpdoctor.facts.variables import is_secret
 from ddpdoctor.findings import Edit, LineEdit
 from ddpdoctor.privacy.marks import Marks, mark, marking
@@ -113,6 +113,9 @@ def _strings(value: Any) -> Iterable[str]:
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from _strings(each)
+    elif isinstance(value, RunDifference):
+        yield from (value.name, value.failed, value.good, value.place, *value.hosts)
+        yield from (f"{value.name.lstrip('-')}={text}" for text in (value.failed, value.good))
     elif isinstance(value, Mapping):
         yield from (f"{name}={item}" for name, item in value.items() if isinstance(item, str))
         yield from _strings(list(value.values()))
@@ -143,6 +146,8 @@ def _walked(value: Any, field: str, replaced: Callable[[str], str], redacted: Ca
         return replaced(value) if field in _OWN_TEXT else redacted(value)
     if isinstance(value, Excerpt):
         return _excerpt(value, redacted)
+    if isinstance(value, RunDifference):
+        return _difference(value, redacted)
     if isinstance(value, (tuple, list)):
         return type(value)(_walked(each, field, replaced, redacted) for each in value)
     if isinstance(value, Mapping):
@@ -158,6 +163,14 @@ def _variable(name: Any, value: Any, replaced: Callable[[str], str], redacted: C
     if isinstance(name, str) and isinstance(value, str) and value and is_secret(name):
         return mark(value)
     return _walked(value, "", replaced, redacted)
+
+
+def _difference(each: RunDifference, redacted: Callable[[str], str]) -> RunDifference:
+    """A difference between runs, whose name may be a whole line of a log; the values of a secret setting are removed."""
+    is_named = each.kind == "setting" and is_secret(each.name.lstrip("-").upper())
+    failed, good = (mark(text) if is_named and text else redacted(text) for text in (each.failed, each.good))
+    hosts = tuple(map(redacted, each.hosts))
+    return replace(each, name=redacted(each.name), failed=failed, good=good, place=redacted(each.place), hosts=hosts)
 
 
 def _excerpt(excerpt: Excerpt, redacted: Callable[[str], str]) -> Excerpt:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddpdoctor import __version__
-from ddpdoctor.examined import ExaminedInput, ExaminedJob
+from ddpdoctor.examined import ExaminedInput, ExaminedJob, RunDifference
 from ddpdoctor.findings import Certainty, Evidence, Finding, NodeCommand, Report, Role, Severity, Where
 
 __all__ = ["as_dict", "findings_in", "write"]
@@ -45,6 +45,19 @@ def as_dict(report: Report) -> dict[str, Any]:
         ],
         "inputs": [_input(each) for each in report.inputs],
         "jobs": [_job(each) for each in report.jobs],
+        **_comparison(report),
+    }
+
+
+def _comparison(report: Report) -> dict[str, Any]:
+    """What only the failed run has; nothing without a comparison with good runs."""
+    if not report.compared_with:
+        return {}
+    names = RunDifference.__dataclass_fields__
+    rows = [{name: getattr(each, name) for name in names} for each in report.differences]
+    return {
+        "compared_with": report.compared_with,
+        "differences": [{**row, "hosts": list(row["hosts"])} for row in rows],
     }
 
 
@@ -57,6 +70,7 @@ def _input(examined: ExaminedInput) -> dict[str, Any]:
         "ranks": list(examined.ranks),
         "job": examined.job,
         "reason": examined.reason,
+        "left_out": list(examined.left_out),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ddpdoctor import __version__
 from ddpdoctor.findings import Finding, Report, Role
+from ddpdoctor.render.difference_rows import difference_text, heading_of_differences
 from ddpdoctor.render.places import place
 from ddpdoctor.render.plain import printable
 
@@ -22,7 +23,7 @@ def write(report: Report) -> str:
     ]
     for finding in report.findings:
         blocks += _finding(finding)
-    blocks += _failures(report)
+    blocks += [*_differences(report), *_failures(report)]
     if report.skipped:
         rows = table(("code", "reason"), ((prose(s.code), prose(s.reason)) for s in report.skipped))
         blocks += ["<details>", f"<summary>{len(report.skipped)} checks skipped</summary>", rows, "</details>"]
@@ -91,6 +92,13 @@ def _remarks(finding: Finding) -> Iterable[tuple[str, str]]:
 def _cell(text: str) -> str:
     # A pipe ends a cell even inside a code span.
     return code(text).replace("|", "\\|")
+
+
+def _differences(report: Report) -> list[str]:
+    if not report.compared_with:
+        return []
+    lines = [f"- {prose(difference_text(each))} ({code(each.place)})" for each in report.differences]
+    return [prose(heading_of_differences(report)), *(["\n".join(lines)] if lines else [])]
 
 
 def _failures(report: Report) -> list[str]:

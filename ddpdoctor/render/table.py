@@ -14,18 +14,21 @@ from rich.text import Text
 from ddpdoctor.examined import ExaminedJob
 from ddpdoctor.findings import Finding, Report, Role, Severity
 from ddpdoctor.render.blocks import Block, blocks_of, hidden_in
+from ddpdoctor.render.difference_rows import difference_rows
 from ddpdoctor.render.excerpts import COLOURS, excerpt_lines
 from ddpdoctor.render.job_list import MOST_JOBS_IN_FULL, job_heading, job_table
 from ddpdoctor.render.places import place_beside
 from ddpdoctor.render.plain import printable
 from ddpdoctor.render.section_rows import section_rows
 from ddpdoctor.render.summary import summary
-from ddpdoctor.render.words import counted
+from ddpdoctor.wording import counted
 
 __all__ = ["write"]
 
 MOST_EVIDENCE = 6
 MOST_CONSEQUENCES = 5
+MOST_LEFT_OUT = 3
+"""Places that were not examined; of more, only the number is given."""
 MOST_EXCERPTS = 20
 """With more findings than that, only their places are listed."""
 LONGEST_WHY = 300
@@ -89,6 +92,7 @@ class _Screen:
         self._show_failures()
         if self._is_quiet:
             return
+        self._show_differences()
         for row in section_rows(self._report, self._console.width, is_verbose=self._is_verbose):
             self._print(row)
         for line in summary(self._report, is_verbose=self._is_verbose):
@@ -226,6 +230,13 @@ class _Screen:
         if more > 0:
             self._labelled("seen:", f"{more} more (--format json lists them)", "dim")
 
+    def _show_differences(self) -> None:
+        rows = list(difference_rows(self._report, is_verbose=self._is_verbose))
+        for text, place in rows:
+            self._print(Text(text).append(place, style="dim"), hanging=4)
+        if rows:
+            self._space()
+
     def _show_failures(self) -> None:
         for crash in self._report.crashed:
             text = f"error: the rule {crash.code} crashed: {crash.error} (a bug in ddpdoctor, not in the job)"
@@ -237,6 +248,12 @@ class _Screen:
             self._print(Text.assemble(("not judged: ", "bold magenta"), text), hanging=2)
         if self._report.not_understood and self._report.command in READ_BY:
             self._print(Text(READ_BY[self._report.command], style="dim"))
+        left_out = [reason for each in self._report.inputs if each.is_understood for reason in each.left_out]
+        for reason in left_out[:MOST_LEFT_OUT]:
+            self._print(Text.assemble(("not examined: ", "magenta"), printable(reason)), hanging=2)
+        if len(left_out) > MOST_LEFT_OUT:
+            more = f"not examined: {len(left_out) - MOST_LEFT_OUT} more (--format json lists them)"
+            self._print(Text(more, style="dim"))
 
     def _labelled(self, label: str, text: str, style: str) -> None:
         """A label and its text, whose further lines begin below the first; nothing without a text."""

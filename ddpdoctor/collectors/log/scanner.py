@@ -12,7 +12,7 @@ from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, JobMark, LogLine, MarkKind, Traceback, Who
 from ddpdoctor.facts.nccl_line import without_function
 from ddpdoctor.facts.xids import Xid
-from ddpdoctor.logs.distances import TAIL_LINES
+from ddpdoctor.logs.distances import QUOTED_LINES, TAIL_LINES
 from ddpdoctor.logs.job_marks import MARK_WORDS, mark_in
 from ddpdoctor.logs.kernel_log import WORDS, KernelLog
 from ddpdoctor.logs.line_prefix import split_prefix, without_control_codes
@@ -21,6 +21,7 @@ from ddpdoctor.logs.tracebacks.fatal_signal import fatal_traceback
 from ddpdoctor.logs.tracebacks.line_context import LineContext, exit_of
 from ddpdoctor.logs.tracebacks.old_summary import exception_in_summary, exception_of_handler
 from ddpdoctor.logs.tracebacks.partial import exception_of_rank, headless_traceback, last_exception
+from ddpdoctor.logs.tracebacks.quoted import MOST_QUOTED_BYTES, quoted_exceptions
 from ddpdoctor.logs.tracebacks.reader import syntax_error_of, traceback_of
 
 __all__ = ["ScannedPart", "Scanner", "joined"]
@@ -111,6 +112,8 @@ class Scanner:
         part.tail = _last_lines(data[max(0, end - TAIL_BYTES) : end], newlines, is_cut=end > TAIL_BYTES)
         if most is None and end:
             keeper.take_record(last_exception(data, end, part.newlines))
+            if not behind and start == 0 and end <= MOST_QUOTED_BYTES and part.newlines <= QUOTED_LINES:
+                keeper.take_quoted(data[:end])
         keeper.finish()
         last = data[max(start, end - LONGEST_LINE) : end].decode("utf-8", "replace")
         part.xids = keeper.kernel.finish(last.rstrip().rpartition("\n")[2])
@@ -245,6 +248,12 @@ class _KeptLines:
             self._ends.add(found.number)
             self._part.tracebacks.append(found)
             del self._part.tracebacks[MOST_TRACEBACKS:]
+
+    def take_quoted(self, data: bytes) -> None:
+        """What a short text quotes, where it holds no traceback."""
+        if not self._part.tracebacks:
+            for each in quoted_exceptions(data):
+                self.take_record(each)
 
     def take_mark(self, text: str, number: int, context: LineContext) -> None:
         """A line that may distinguish jobs, with the lines before it."""

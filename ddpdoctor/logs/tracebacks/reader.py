@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import re
 from collections.abc import Iterator
@@ -57,6 +58,11 @@ _RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
 _BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
+LEAST_OF_NAME = 5
+"""So many characters of an exception's name identify it."""
+_BUILTIN = tuple(
+    name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, Exception)
+)
 MOST_CODE = 200
 """Characters of a source line that are kept."""
 _LAUNCHERS = re.compile(
@@ -143,6 +149,7 @@ class _TracebackBody:
         """Its end cannot be found, or it is a launcher's that breaks off."""
         self._indent = ""  # of the whole traceback: torchrun's summary indents what its worker recorded
         self._raising: re.Match[str] | None = None
+        self._begun = ""  # the exception whose name the text cuts in its last line
         self._last = 0  # the distance of its last frame
         self._foreign = 0  # lines since then
         self._heads = 0  # other heads within this traceback
@@ -192,12 +199,15 @@ class _TracebackBody:
             self._heads, self._ended = self._heads - 1, offset
         self._heads += HEAD in text
         self._foreign += 1
+        self._begun = _known_by_its_beginning(text) if self.frames and self._foreign == 1 else ""
         self.is_lost = self._foreign > OTHERS_LINES
         return None
 
     def without_end(self, found: Traceback) -> Traceback | None:
         """The traceback where the text holds no exception of it; None where it says nothing of what a worker raised."""
         at, frames = found.number + self._last, tuple(self.frames)
+        if self._begun and not self._heads and not self._is_launchers:
+            return replace(found, number=at, exception=self._begun, frames=frames)
         if self._raising is not None and not self._heads:
             return replace(found, number=at, exception=self._raising["name"], frames=frames)
         if self._is_launchers or all(_STARTERS.search(frame.file.replace("\\", "/")) for frame in frames):
@@ -207,6 +217,13 @@ class _TracebackBody:
     @property
     def _is_launchers(self) -> bool:
         return any(_LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
+
+
+def _known_by_its_beginning(text: str) -> str:
+    """The exception of Python of whose name a line holds the beginning alone; "" if there is none or several."""
+    words = text.strip()
+    known = [name for name in _BUILTIN if len(words) >= LEAST_OF_NAME and name.startswith(words)]
+    return known[0] if len(known) == 1 else ""
 
 
 def _is_cut(name: str, text: str) -> bool:

@@ -27,7 +27,7 @@ from ddpdoctor.logs.rendezvous_view import (
     workers_joined,
 )
 from ddpdoctor.rules.log.headlines import ranks_named
-from ddpdoctor.rules.log.rendezvous_findings import TOO_MANY, candidates, rendezvous_finding
+from ddpdoctor.rules.log.rendezvous_findings import FIX_OF_TOO_MANY, TOO_MANY, candidates, rendezvous_finding
 
 __all__ = ["Joining", "joining_findings"]
 
@@ -266,7 +266,8 @@ def _incomplete(view: RendezvousView) -> Iterator[Decision]:
         return  # a closed rendezvous has its own cause
     if joined > world:
         text = f"{joined} workers joined a group of {world}"
-        yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, waited, text, [], undetermined=TOO_MANY)
+        many = rendezvous_finding(view, waited, text, [], undetermined=TOO_MANY)
+        yield Joining.RENDEZVOUS_INCOMPLETE, replace(many, fix=FIX_OF_TOO_MANY)
         return
     ranks = tuple(sorted({rank for k in view.missing_keys for rank in k.ranks}))
     missing = ranks if len({k.ranks for k in view.missing_keys}) == 1 and ranks != (0,) else ()
@@ -285,7 +286,8 @@ def _still_waiting(view: RendezvousView) -> Iterator[Decision]:
             continue
         if counts[0] > counts[1]:
             text = f"{counts[0]} workers joined a group of {counts[1]}"
-            yield Joining.RENDEZVOUS_INCOMPLETE, rendezvous_finding(view, [line], text, [], undetermined=TOO_MANY)
+            found = rendezvous_finding(view, [line], text, [], undetermined=TOO_MANY)
+            yield Joining.RENDEZVOUS_INCOMPLETE, replace(found, fix=FIX_OF_TOO_MANY)
         else:
             text = f"only {counts[0]} of {counts[1]} members had joined when the log ended"
             waiting = rendezvous_finding(view, [line], text, [], undetermined=candidates(view))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ddpdoctor.findings import CausalStage, Severity
+from collections.abc import Iterator
+
+from ddpdoctor.facts.log import Log
+from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 
 ASSERTED = r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion "
@@ -48,6 +51,21 @@ def asynchronous_cuda_error() -> None:
         # after
         CUDA_LAUNCH_BLOCKING=1 torchrun --nproc-per-node 8 train.py
     """
+
+
+@asynchronous_cuda_error.look
+def note_without_error(log: Log) -> Iterator[Finding]:
+    """The lines of the error; where the text cuts it, the note that torch prints below each error of CUDA."""
+    from ddpdoctor.logs.context_patterns import context_lines
+    from ddpdoctor.rules.log.signatures import explained, finding_of, signed
+
+    yield from signed(asynchronous_cuda_error, log)
+    notes = [line for line, _ in context_lines(log, "kernel_note")]
+    raised = [each for each in log.tracebacks if each.exception and not each.is_summary]
+    if notes and not raised and not explained(log, "cause", "umbrella"):
+        yield finding_of(
+            log, notes, "a CUDA error, cut off above its note on asynchronous reports", blames_speaker=True
+        )
 
 
 @cause(

@@ -27,6 +27,9 @@ _WANTED = re.compile(r"\b([A-Z]{3,4}) out of memory\b.{0,40}?[Tt]ried to allocat
         r"\b[A-Z]{3,4} out of memory\. (?:\w+ )?[Tt]ried to allocate [\d.]+ ([KMGT]i)?[Bb]",
         r"([Cc]uda|CUDA|HIP)[^\n]{0,300}\b[Ee]rror[ =]?(\(?2\)?|\[CUDA\])? ?: out of memory\b",
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
+        r"\bMPS backend out of memory\b",
+        r"\b(?:ZE_RESULT|UR_RESULT|CL)_(?:ERROR_)?OUT_OF_DEVICE_MEMORY\b",
+        r"Error: (?:CUDA|HIP|XPU|NPU) out of memory\b",
         r"(HIP_ERROR_|hipError)OutOfMemory",
         r"memory mapping failed with OOM on device \d",
         r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
@@ -102,9 +105,10 @@ def nccl_out_of_memory() -> None:
         r"(OSError: \[Errno 12\]|\bfork:|unable to mmap \d+ bytes from file [^\n]{0,200}) Cannot allocate memory( \(12\))?$",
         r"\bMemory on the node \([^\n]{0,300}\bpid=\d+, memory used=|exceeds the memory usage threshold of",
         r"MemoryError: std::bad_alloc",
+        r"after throwing an instance of 'std::bad_alloc'",
         r"NCCL WARN Failed to malloc \d+ bytes",
         r"Unrecoverable error detected: malloc\(size=",
-        r"worker \(pid\(?s?\)? \d+\)? is killed by signal: Killed",
+        r"worker \(pid\(?s?\)? [\d.]+\)? is killed by signal: Killed",
     ),
 )
 def host_out_of_memory(log: Log) -> Iterator[Finding]:

@@ -9,12 +9,13 @@ from enum import Enum
 
 from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, Severity, Where
-from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES
-from ddpdoctor.logs.exception_kinds import is_consequence, is_wrapper
+from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES, QUOTED_LINES
+from ddpdoctor.logs.exception_kinds import is_consequence, is_pointer, is_wrapper
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.interruption import INTERRUPT
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.traceback_of_line import OUTSIDERS, repeats
+from ddpdoctor.logs.tracebacks.quoted import quoted_in
 from ddpdoctor.rules import Cause, cause
 from ddpdoctor.rules.host.host002_shm_too_small_for_dataloader import shm_too_small_for_dataloader
 from ddpdoctor.rules.host.host009_memory_limit_low import memory_limit_low
@@ -39,10 +40,11 @@ from ddpdoctor.rules.log.log501_worker_ended_without_traceback import (
     PEERS_OF_A_GROUP,
 )
 from ddpdoctor.rules.log.missing_files import is_missing_file, is_removed
+from ddpdoctor.rules.log.python_failures import PythonFailure, failure_of
 from ddpdoctor.rules.log.signatures import explained, shortened, softly_explained
 from ddpdoctor.rules.script.script059_to_061_checkpoints import not_written_yet
 
-__all__: list[str] = []
+__all__ = ["Raised", "python_failures", "raised_finding", "traceback_groups"]
 
 CHILD_GONE = re.compile(
     r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly|subprocesses has abruptly died"
@@ -97,6 +99,7 @@ def traceback_groups(log: Log) -> list[_Group]:
         name = each.exception.rpartition(".")[2]
         if (
             is_consequence(each)
+            or is_pointer(each)
             or _is_explained(each, lines)
             or history_of(log).survived(each)
             or _has_file_cause(log, each)
@@ -205,7 +208,14 @@ def _is_others(line: LogLine, group: _Group) -> bool:
 def raised_finding(log: Log, when: Raised) -> Iterator[Finding]:
     """The uncaught exceptions that were raised at this time."""
     for group in traceback_groups(log):
-        if _when(log, group) is when:
+        if failure_of(group.first) is None and _when(log, group) is when:
+            yield _finding(log, group)
+
+
+def python_failures(log: Log, kind: PythonFailure) -> Iterator[Finding]:
+    """The uncaught exceptions of this kind, which have a cause of their own."""
+    for group in traceback_groups(log):
+        if failure_of(group.first) is kind:
             yield _finding(log, group)
 
 
@@ -298,4 +308,17 @@ def _cut(log: Log) -> Iterator[Finding]:
         return
     cut = [traceback for traceback in log.unfinished if not history_of(log).survived(traceback)]
     for each in cut[:1]:
-        yield _finding(log, _group([t for t in cut if t.place == each.place]), undetermined=CUT)
+        alike = [t for t in cut if t.place == each.place]
+        named = _named_above(log, each)
+        if named is None:
+            yield _finding(log, _group(alike), undetermined=CUT)
+        else:
+            yield _finding(log, _group([replace(t, exception=named[0], message=named[1]) for t in alike]))
+
+
+def _named_above(log: Log, cut: Traceback) -> tuple[str, str] | None:
+    """The exception that a short text quotes above the traceback that it cuts, such as in the title of a report."""
+    if log.sources[cut.source].lines > QUOTED_LINES:
+        return None
+    above = (line for line in log.heads if line.source == cut.source and line.number < cut.begin)
+    return next((found for line in above if (found := quoted_in(line.text)) is not None), None)

@@ -64,7 +64,9 @@ CRASHED = (
     r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
     r"KILLED BY SIGNAL: (4|6|7|8|11) ",
     r"THE EXIT STRING: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception) ",
+    r"\[\d+\] +\+? *\d+ +(?:segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)\b",
     r"Worker exit type: SYSTEM_ERROR",
+    r"[Aa]ctor is dead because it was killed",
     r"[Ww]orker process has died",
 )
 
@@ -80,7 +82,8 @@ CLOSED = re.compile(r"Killing subprocess \d|closing signal SIG")
 OTHERS_ENDED = "the launcher ended all workers of its node; the log does not show why"
 SIGNALLED = (r"Received \S+ death signal", r"\bgot signal: \d+")
 """What a launcher prints when it gets a signal: the reason why it ends its workers."""
-OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died")
+OF_RAY = re.compile(r"Worker exit type: SYSTEM_ERROR|orker process has died|[Aa]ctor is dead because ")
+BY_RAY = re.compile(r"killed by `?ray\.kill|ray\.actor\.exit_actor|intended exit", re.IGNORECASE)
 WHY_OF_RAY = (
     "Either it was OOM-killed (LOG014), it crashed, or `ray stop` ended it: run `tail "
     "/tmp/ray/session_latest/logs/worker-*{}.err; sudo dmesg -T | grep -i 'killed process'` on its node to decide"
@@ -143,6 +146,11 @@ def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
 
 def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
     """Ray names the process and three possible reasons for its end."""
+    if all(BY_RAY.search(line.text) for line in lines):
+        found = finding_of(log, lines, "the driver ended a Ray actor", blames_speaker=False)
+        return replace(
+            found, fix="Read the first error above it: the driver ends the other actors after one of them failed"
+        )
     pids = {line.who.pid for line in lines if line.who.pid is not None}
     pid = pids.pop() if len(pids) == 1 else None
     title, of_pid = (f"the Ray worker with pid {pid} died", f"-{pid}") if pid is not None else ("a Ray worker died", "")
@@ -183,8 +191,9 @@ def crashed(log: Log) -> Iterator[Finding]:
     by_code: dict[int, list[Exit]] = {}
     exits = history_of(log).failed_exits
     is_unclaimed = _is_unclaimed(log, raised, exits)
+    is_of_kernel = not raised and any(context_lines(log, "kernel_note"))  # LOG011 reports it
     for each in exits:
-        if each.code == 1 and is_unclaimed:
+        if each.code == 1 and (is_unclaimed or is_of_kernel):
             continue
         if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in peers_lost:
             continue

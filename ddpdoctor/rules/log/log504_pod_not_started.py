@@ -26,6 +26,8 @@ WAITS = (
     r"\bImagePullBackOff\b",
     r"\bCreateContainer(Config)?Error\b",
     r"\bRunContainerError\b",
+    r"Termination reason: StartError",
+    r"failed to create containerd task",
 )
 RAN = (r"\bStarted container\b", r"^[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+ +(\d+)/\d+ +(Running|Completed|Succeeded) ")
 """What events and `kubectl get pods` show about a pod that ran."""
@@ -93,7 +95,11 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
 
 def _of_pods(log: Log, lines: list[LogLine], title: str, undetermined: str = "") -> Finding:
     """The finding under a title that already names the pods."""
-    return retitled(replace(finding_of(log, lines, title, blames_speaker=True), said_by=""), title, undetermined)
+    found = replace(finding_of(log, lines, title, blames_speaker=True), said_by="")
+    pods = {_pod(line) for line in lines}
+    if len(pods) == 1 and found.where.host is None:
+        found = replace(found, where=replace(found.where, host=pods.pop()))
+    return retitled(found, title, undetermined)
 
 
 def keep_failing(log: Log) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ __all__: list[str] = []
     stage=CausalStage.RANK_ERROR,
     yields_to=("HOST001", "HOST002", "HOST501"),
     signatures=(
-        r"\[Errno 28\] No space left on device",
+        r"\[Err(?:no|or) 28\] No space left on device",
         r"\b[Dd]isk quota exceeded",
         r"\bStorageFull\b",
         r"write error: No space left on device",

@@ -16,9 +16,9 @@ __all__: list[str] = []
     "LOG511",
     "hub-unreachable",
     Severity.ERROR,
-    stage=CausalStage.RANK_ERROR,
+    stage=CausalStage.IMPORT,
     signatures=(
-        r"couldn't connect to 'https?://[^']{1,200}' to load",
+        r"(?:couldn't|[Cc]ould not) connect to ['\" ]{0,3}https?:? ?//\S{1,200}['\"]? ?(?:[Tt]o load|$)",
         r"(?:LocalEntryNotFoundError|OfflineModeIsEnabled|LocalTokenNotFoundError)\b",
         r"ConnectionError: Couldn't reach ",
         r"\w(?:Error|Timeout): [^\n]{0,80}host='(?:huggingface\.co|cdn-lfs[\w.-]*|hf-mirror\.com|(?:www\.)?modelscope\.cn)'",

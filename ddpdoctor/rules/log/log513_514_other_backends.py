@@ -22,6 +22,7 @@ __all__: list[str] = []
         r"\bGetting socket times out\b",
         r"\[ERROR\] (?:HCCL|RUNTIME|ASCENDCL)\(\d+,",
         r"\btorch_npu/csrc/[^\n]{0,120} error",
+        r"\b(?:HCCL|ACL|NPU) error in: |\bHCCL function error: ",
         r"\bcall acl api failed|ACL stream synchronize failed|NPU function error: ",
         r"\bE[A-Z]9999: Inner Error",
         r"execution of the Notify register times out",

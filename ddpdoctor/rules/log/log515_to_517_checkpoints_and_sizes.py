@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.log500_uncaught_exception import python_failures
+from ddpdoctor.rules.log.python_failures import PythonFailure
 from ddpdoctor.rules.log.signatures import ending
 
 __all__: list[str] = []
@@ -60,6 +62,8 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
         r"(?:number of GPUs|world[_ ]size|mpiSize) ?(?:should be|must be|==) [^\n]{0,40}\b(?:tp|pp|tensor|pipeline)",
         r"tensor[_ ]parallel[_ ]size[^\n]{0,60}(?:cannot be (?:larger|greater) than|exceeds) ",
         r"num(?:ber of)?[_ ](?:attention|key[_ ]value|query)[_ ](?:heads|groups)[^\n]{0,60}divisible by ",
+        r"divisible by (?:the )?world[_ ]size\b",
+        r"AssertionError: \d+ is not divisible by \d+",
         r"Mesh should not be bigger than default world size|mesh dimensions? [^\n]{0,60}world size",
     ),
 )
@@ -96,6 +100,8 @@ def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
         r"Error\(s\) in loading state_dict for ",
         r"size mismatch for \S{1,200}: copying a param with shape ",
         r"Missing key\(s\) in state_dict: ",
+        r"checkpoint contains only the model",
+        r"Missing key in checkpoint state_dict: ",
     ),
 )
 def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
@@ -120,3 +126,4 @@ def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
         model.load_state_dict({k.removeprefix("_orig_mod."): v for k, v in state.items()})
     """
     yield from ending(checkpoint_keys_differ, log)
+    yield from python_failures(log, PythonFailure.ENTRY_MISSING)

@@ -11,7 +11,7 @@ from ddpdoctor.logs.mentioned_peers import peer_in
 from ddpdoctor.logs.rendezvous_view import RendezvousView
 from ddpdoctor.rules.log.signatures import codes_of, shortened
 
-__all__ = ["TOO_MANY", "candidates", "rendezvous_finding"]
+__all__ = ["FIX_OF_TOO_MANY", "TOO_MANY", "candidates", "rendezvous_finding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ TOO_MANY = Undetermined(
     "count the processes (`pgrep -fc SCRIPT`) to decide",
     ("world-size-mismatch", "launcher-and-spawn", "launcher-per-task", "rendezvous-store-stale"),
 )
+FIX_OF_TOO_MANY = (
+    "End what is left of earlier runs (pkill -f SCRIPT), delete the init file or use a new --master-port, and start one launcher "
+    "per node"
+)
+"""What to do where more workers joined than the group has."""
 DECIDES = "run `ddpdoctor check -- LAUNCH` with each node's own launch line on every node at the same time to decide"
 
 

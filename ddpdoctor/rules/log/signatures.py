@@ -65,6 +65,8 @@ def _with_ranks(log: Log, cause: Cause, found: Finding) -> Finding:
     if found.ranks:
         return found
     raised = [t for t in log.tracebacks if len(t.message) >= DISTINCTIVE and t.message[:LONGEST] in found.quote]
+    if not raised and history_of(log).is_excerpt:
+        raised = list(log.unfinished)  # a title quotes what a traceback below it cuts
     ranks = tuple(sorted({traceback.who.rank for traceback in raised if traceback.who.rank is not None}))
     if not ranks:
         return found

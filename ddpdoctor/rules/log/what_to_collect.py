@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.log import Log, Traceback
+from ddpdoctor.logs.exception_kinds import is_pointer
 from ddpdoctor.logs.history import history_of
 
 __all__ = ["after_exit", "what_next"]
@@ -24,6 +25,8 @@ def what_next(log: Log, text: str, raised: Traceback | None = None) -> str:
         return (
             "Run `ddpdoctor triage` on the complete output of every rank (a folder or slurm-*.out): this is an excerpt"
         )
+    if raised is not None and is_pointer(raised):
+        return "Read what stands above this line, or triage the complete output: the process that failed printed the reason"
     if _ENDS_ITSELF.search(text):
         return "Find the sys.exit() at the named place, and read what that process printed just before it"
     if _OF_NCCL.search(text):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ddpdoctor.dumps.rank_activity import RankActivity
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _PASSES = {"backward": "the backward pass", "forward": "the forward pass"}
 
@@ -460,3 +461,52 @@ def order_differs(log: Log) -> Iterator[Finding]:
         and not missing_participants(log)
     ):
         yield differing_calls(log, waited, "the ranks wait in different calls")
+
+
+@collective_in_rank_branch.look
+def in_a_branch(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A collective in a branch that only some ranks enter."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(
+        rehearsal, DifferenceKind.EXTRA, label="the other ranks do not make this call: deadlock"
+    )
+
+
+@early_exit_in_rank_branch.look
+def left_early(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank left before a collective of the others."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.LEFT, label="the other ranks wait: deadlock")
+
+
+@rank_dependent_control_flow.look
+def data_decides(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A condition on the data of one rank decides about a collective."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.DATA, label="ranks that decide differently deadlock")
+
+
+@collective_order_mismatch.look
+def other_order(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """The ranks call other collectives, or wait for each other in different groups."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(
+        rehearsal, DifferenceKind.ORDER, DifferenceKind.CYCLE, label="the calls do not match: deadlock"
+    )
+
+
+@new_group_on_some_ranks.look
+def other_groups(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """new_group with other ranks, or on some ranks only."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.GROUPS, label="later groups no longer match: hang")

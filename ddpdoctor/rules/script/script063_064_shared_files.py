@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, with_keyword
+from ddpdoctor.rules.script.pointing import after, before, code, dist_of, point, replace, safe, with_keyword
 from ddpdoctor.rules.script.rank_branches import in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script059_to_061_checkpoints import PER_RANK, by_all, names_a_rank, one_path
 from ddpdoctor.rules.script.script_questions import (
@@ -27,6 +27,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT063", "shared-file-race", Severity.ERROR, signatures=(r"FileExistsError: \[Errno 17\]",))
@@ -66,13 +67,14 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
                     else one_path(module, events, 0, "name", "path")
                 ):
                     edits = _relaxed(module, call, name)
+                    is_removal = name == "shutil.rmtree"
                     yield point(
                         module,
                         call,
                         f"every rank calls {code(module, call, 40)} on the same path",
                         "exist_ok=True",
                         label="the second rank fails, even after exists()",
-                        edits=edits,
+                        edits=edits if is_removal else safe(edits),
                     )
 
 
@@ -227,3 +229,18 @@ def changed_by_another(log: Log) -> Iterator[Finding]:
             ranks=tuple(ranks),
             label="remove it on one rank only",
         )
+
+
+@shared_file_race.look
+def written_by_all(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Several ranks write one file."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FILE_RACE,
+        lambda o, who: f"{who} write {o.values['path'].rpartition('/')[2]} at the same time",
+        label="all ranks write this file",
+        expected="rank 0 only, or a file per rank",
+    )

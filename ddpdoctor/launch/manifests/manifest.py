@@ -175,7 +175,11 @@ def _jobset(spec: At | None, name: str | None, kind: str) -> Iterator[_Template]
         for template in _job(job, name, operator):
             pods = template.pod.pods
             total = None if pods is None or copies is None or kind != "JobSet" or len(jobs) > 1 else pods * copies
-            yield replace(template, pod=replace(template.pod, pods=total, role=text_of(each.get("name"))))
+            pod = replace(template.pod, pods=total, role=text_of(each.get("name")))
+            if kind == "JobSet" and spec is not None:  # the controller makes the service
+                domain = text_of(spec.get("network", "subdomain")) or name
+                pod = replace(pod, service=template.pod.service or domain)
+            yield replace(template, pod=pod)
 
 
 def _job(job: At, name: str | None, operator: Operator) -> Iterator[_Template]:

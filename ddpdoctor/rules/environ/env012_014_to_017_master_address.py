@@ -13,10 +13,12 @@ from ddpdoctor.facts.environ import Environ, as_integer, shorten
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.nodes import Nodes
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
+from ddpdoctor.rules.launch.submitted import at_mark, mark_of
 from ddpdoctor.rules.node_findings import only_met
 
 if TYPE_CHECKING:
@@ -270,3 +272,18 @@ def not_joined(log: Log) -> Iterator[Finding]:
     from ddpdoctor.rules.log.joining import Joining, joining_findings
 
     return joining_findings(log, Joining.MASTER_ADDR_LOOPBACK)
+
+
+@master_addr_loopback.look
+def loopback_of_deepspeed(submission: Submission) -> Iterator[Finding]:
+    """deepspeed's runner gives a loopback address to the hosts of its host file."""
+    for step in submission.steps:
+        task = step.tasks[0]
+        given = task.layer.given("master_addr") if step.is_certain and len(task.active or ()) > 1 else None
+        if given is not None and is_loopback(given.value or ""):
+            text = f"{given.value} points each of {len(task.active or ())} hosts at itself"
+            mark, expected = mark_of(task, given.value_word), next(iter(task.active or ()))
+            yield at_mark(
+                submission, mark, text, seen=given.value or "", expected=expected, label=f"use {expected:.30}"
+            )
+            return

@@ -381,7 +381,7 @@ def _peer(net: Net, attempt: Attempt) -> str:
 _BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
 
 
-_SERVED = (Operator.JOB, Operator.STATEFULSET)
+_SERVED = (Operator.JOB, Operator.STATEFULSET, Operator.JOBSET)
 
 
 @master_addr_unresolvable.look
@@ -390,7 +390,8 @@ def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
     for line in launch.lines:
         pod, agent = line.pod, line.agent
         if pod is not None and agent is not None and (given := _name_without_service(line, agent, pod)) is not None:
-            wanted = f"{pod.name}-0.{pod.service}" if pod.service else "a service in the pods' subdomain"
+            first = f"{pod.name}-{pod.role}-0-0" if pod.operator is Operator.JOBSET else f"{pod.name}-0"
+            wanted = f"{first}.{pod.service}" if pod.service else "a service in the pods' subdomain"
             text = f"{given.value} does not resolve: the pods' service is {pod.service or 'not set'}"
             label = f"use {wanted}" if pod.service else "set the pods' service"
             yield point(launch, line, given.value_word, text, wanted, None, label=label)
@@ -415,7 +416,8 @@ def _name_without_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | N
     if given is None or not is_known(given.value) or pod.name is None or pod.operator not in _SERVED:
         return None
     host, _ = parse_endpoint(given.value or "")
-    match = re.fullmatch(rf"{re.escape(pod.name)}-\d+\.([a-z0-9-]+)(\..*)?", host)
+    name = f"{pod.name}-{pod.role}-0" if pod.operator is Operator.JOBSET else pod.name
+    match = re.fullmatch(rf"{re.escape(name)}-\d+\.([a-z0-9-]+)(\..*)?", host)
     return given if match and match[1] != pod.service else None
 
 

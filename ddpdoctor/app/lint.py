@@ -33,6 +33,8 @@ class LintInputs:
     files: Sequence[str] = ()
     nodes: Sequence[str] = ()
     torch: str | None = None
+    proves_corrections: bool = False
+    """Whether the corrected scripts are judged as well, so that safe corrections are known."""
 
 
 def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
@@ -60,7 +62,7 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         assert launch is not None
         if others or inside:
             report, facts = _with_files(report, facts, launch, rules, (others, inside), request)
-        report, skipped = _with_scripts(report, named, facts, request)
+        report, skipped = _with_scripts(report, named, facts, request, inputs)
         more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
         report = replace(report, inputs=(*given, *report.inputs, *more))
         report = original(with_excerpts(report, facts.launch))
@@ -83,7 +85,7 @@ def _may_hold_launches(path: str) -> bool:
 
 
 def _with_scripts(
-    report: Report, named: Scripts, facts: Facts, request: Request
+    report: Report, named: Scripts, facts: Facts, request: Request, inputs: LintInputs
 ) -> tuple[Report, tuple[list[str], list[str]]]:
     """The report with what is found in scripts; and, of folders, the files without training and those that are not Python."""
     assert facts.launch is not None
@@ -92,7 +94,7 @@ def _with_scripts(
         return report, ([], [])
     from ddpdoctor.app.lint_scripts import judge_until_interrupted
 
-    judged = judge_until_interrupted(named, lines, facts, request)
+    judged = judge_until_interrupted(named, lines, facts, request, proves_corrections=inputs.proves_corrections)
     return judged.added_to(report), (judged.passed_over, judged.broken)
 
 

@@ -108,7 +108,7 @@ class Cause:
     """One cause of the catalogue and every look at it: at a machine, at launch lines, at a log, at a stuck job.
 
     Made by `@cause` from the function that is its manual and its first look; `@NAME.look` adds another one, which is
-    about whatever section it takes: `launch`, `log` or `hang`.
+    about whatever section it takes: `launch`, `log`, `hang` or `rehearsal`.
     """
 
     def __init__(self, rule: Rule, *, all_attempts: bool) -> None:
@@ -128,10 +128,9 @@ class Cause:
             ValueError: no such section, or a second look at logs, of which only one would be used.
         """
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
-        if section not in ("launch", "job_file", "log", "hang", "submission"):
-            raise ValueError(
-                f"{self.rule.code}: a look takes launch, job_file, log, hang or submission, not {section!r}"
-            )
+        if section not in ("launch", "job_file", "log", "hang", "submission", "rehearsal"):
+            sections = "launch, job_file, log, hang, submission or rehearsal"
+            raise ValueError(f"{self.rule.code}: a look takes {sections}, not {section!r}")
         if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
             raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
         self._looks.append((section, check))

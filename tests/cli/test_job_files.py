@@ -89,7 +89,7 @@ HOSTILE = {
     "doubling.sh": "A=xx\n" + "A=$A$A\n" * 60 + "torchrun --nproc-per-node=2 train.py $A\n",
     "braces.sh": "torchrun train.py {a,b}{c,d}" + "{e,f}" * 40 + "\n",
     "nested.sh": "if a; then\n" * 3_000 + "torchrun train.py\n" + "fi\n" * 3_000,
-    "steps.sbatch": "#SBATCH -N 64 --ntasks-per-node=8\n" + "srun python train.py &\n" * 400,
+    "steps.sbatch": "#SBATCH -N 64 --ntasks-per-node=8\n" + "srun python train.py &\n" * 40,
 }
 
 

@@ -503,6 +503,9 @@ class _Runner:
         launcher = what.layer.launcher
         if launcher is LauncherKind.FLUX and not {word.text for word in what.words[1:2]} & {"run", "submit"}:
             return
+        if len(self._found.launched) >= MOST_LAUNCHED:
+            self._budget.leave_out(command.origin, f"more than {MOST_LAUNCHED} processes")
+            return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
         starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places())

@@ -143,7 +143,7 @@ def _conf_fault(name: str, value: str | None, backend: str, version: Version) ->
         return f"has is_host={value:.20}, not true or false", "use true or false"
     since = NEWER_KEYS.get(backend, {}).get(name)
     if since is not None and version >= since and not _is_duration(value):
-        return f"has an invalid {name}", "use seconds from 0, without a unit"
+        return f"has an invalid {name}", "use seconds, without a unit"
     numbers = INTEGER_KEYS if backend == "c10d" else ("timeout",)
     if name in numbers and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
         return f"has {name}={value:.20}, not a number", "use whole seconds, without a unit"

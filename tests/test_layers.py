@@ -20,12 +20,12 @@ ORDER = (
     ("app",),
     ("render", "engine"),
     ("collectors",),
-    ("multinode", "probe"),
+    ("multinode", "probe", "rehearsal"),
     ("causality",),
     ("rules",),
     ("scripts",),
     ("launch",),
-    ("logs", "dumps", "tool_output"),
+    ("logs", "dumps", "sequences", "tool_output"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
@@ -35,7 +35,7 @@ ORDER = (
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
 
 NEVER = {
-    "render": {"facts", "collectors", "probe", "multinode", "engine"},
+    "render": {"facts", "collectors", "probe", "multinode", "rehearsal", "engine"},
     "engine": {"collectors", "probe", "multinode", "render"},
     "rules": {"network", "system"},
     "causality": {"rules", "scripts", "launch", "dumps", "network", "system"},
@@ -44,6 +44,7 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
+    "sequences": {"findings", "system", "network", "privacy"},
     "tool_output": {"findings", "system", "network", "logs", "dumps"},
     "launch": {"findings", "network", "system"},
 }
@@ -73,6 +74,7 @@ PURE = (
     "launch",
     "logs",
     "dumps",
+    "sequences",
     "tool_output",
     "privacy",
 )

@@ -25,7 +25,7 @@ __all__ = [
 DEFAULT_SECONDS = 30.0
 """`--timeout` of the commands that only examine this machine."""
 
-OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "triage": 300.0, "lint": None, "run": None}
+OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "rehearse": 120.0, "triage": 300.0, "lint": None, "run": None}
 """`--timeout` of the other commands in seconds; None means no limit."""
 
 JUDGING_SHARE = 0.1

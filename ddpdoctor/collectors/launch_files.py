@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
@@ -22,7 +23,7 @@ from ddpdoctor.system.process import LateError, run
 if TYPE_CHECKING:
     from ddpdoctor.launch.evaluator.task_files import TaskFile
 
-__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
+__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "read_text", "shell_error"]
 
 MAX_BYTES = 1 << 20
 """The size limit: launch scripts and manifests are far smaller."""
@@ -43,7 +44,8 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood.
+    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood,
+    and `job_files` the shell files as a whole.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    job_files: dict[str, JobFile] = field(default_factory=dict)
     submissions: dict[str, Submission] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
@@ -78,6 +81,15 @@ def read_files(
             found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
         else:
             found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
+    return found
+
+
+def read_text(
+    path: str, text: str, environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
+) -> LaunchFiles:
+    """A file as if it had this text."""
+    found = LaunchFiles()
+    found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
     return found
 
 
@@ -149,7 +161,7 @@ def _read(
         jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
         found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
         if lines or submission.ray_groups:
-            return ExaminedInput(path, "manifest", lines=count)
+            return ExaminedInput(path, "manifest", lines=count, left_out=left_out)
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
     if _DOCKERFILE.search(path):
@@ -169,7 +181,8 @@ def _read(
         _imagine(path, text, found, environ, version, files)
         is_understood = bool(lines or found.jobs[path])
         reason = None if is_understood else "no launch line found"
-        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
+        left_out = found.left_out[path]
+        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
     )
@@ -181,7 +194,8 @@ def _of_task(path: str, task: TaskFile, found: LaunchFiles, count: int) -> Exami
     found.submissions[path], found.left_out[path] = task.submission, task.left_out
     is_understood = bool(task.lines or task.jobs or task.submission.word_lists)
     reason = None if is_understood else "no launch line found"
-    return ExaminedInput(path, "manifest", is_understood=is_understood, lines=count, reason=reason)
+    left_out = tuple(each if each.startswith(f"{path}:") else f"{path}: {each}" for each in task.left_out)
+    return ExaminedInput(path, "manifest", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
 
 
 def _imagine(
@@ -189,6 +203,7 @@ def _imagine(
 ) -> None:
     """Execute a shell file on an imagined cluster."""
     from ddpdoctor.facts.launch.record import Launch
+    from ddpdoctor.launch.evaluator.job_files import job_file_of
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
     from ddpdoctor.launch.evaluator.submissions import submission_of
@@ -199,6 +214,7 @@ def _imagine(
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
     found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path])
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
+    found.job_files[path] = job_file_of(path, text, version, run_of_file, found.jobs[path])
 
 
 @dataclass(frozen=True)

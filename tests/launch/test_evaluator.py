@@ -170,3 +170,22 @@ def test_no_argument_crashes_a_tool(name: str, words: list[str], stdin: str) -> 
 def test_host_lists() -> None:
     assert host_names("node[01-03,7],login1") == ["node01", "node02", "node03", "node7", "login1"]
     assert host_names("node[1-99999]") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("S=0; echo a=$(((S)) && echo 0 || echo 1)", "a=1\n"),
+        ("echo $((1+(2*3))) $(( (1) + (2) )) $(((1+2)*3))", "7 3 9\n"),
+        ("A=(\n # c d\n x\n y # z\n)\necho ${#A[@]} ${A[@]}", "2 x y\n"),
+    ],
+)
+def test_what_the_grammar_misreads_is_executed_as_bash_does(text: str, printed: str) -> None:
+    assert evaluated(text)[0] == printed
+
+
+@pytest.mark.parametrize("text", ["$((" * 100_000, "$(((a)) && b) " * 20_000, "echo $((" + "(1)" * 30_000])
+def test_many_expansions_end(text: str) -> None:
+    started = time.process_time()
+    job(text)
+    assert time.process_time() - started < 10  # seconds; a bound against endless work, not a measurement

@@ -64,10 +64,10 @@ class LaunchLine:
     torchrun, `config` the top level of accelerate's --config_file (None: not read). `known` are the variables of a
     shell file that `source` uses and whose values are certain there. `before` are effects of earlier commands:
     `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments
-    of rm). `private` are variables that the script sets and that are empty in the text that it quotes for another
-    shell. `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
-    None without one. `preceding` are the commands that its shell runs before it, as in `Layer`. `slots` are the hosts that
-    its deepspeed uses of a host file, with the number of their GPUs (None: not read).
+    of rm). `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
+    None without one. `hostfile` is the text of the hostfile that mpirun or deepspeed is given, None if it is not read.
+    `preceding` are the commands that its shell runs before it, as in `Layer`. `slots` are the hosts that its deepspeed uses of
+    a host file, with the number of their GPUs (None: not read).
     """
 
     source: str
@@ -90,9 +90,9 @@ class LaunchLine:
     marks: tuple[Mark, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
     pod: Pod | None = None
-    private: tuple[str, ...] = ()
     carriage_return: int | None = None
     preceding: tuple[str, ...] = ()
+    hostfile: str | None = None
     slots: dict[str, int] | None = None
 
     @property

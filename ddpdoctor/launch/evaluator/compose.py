@@ -89,7 +89,7 @@ def run_of_compose(services: Sequence[ComposeService], text: str, file: str, ver
         found.left_out += run.left_out
         launched += [each.launched for each in counted(run.launched, "", 0)]
     found.add_groups(list(_jobs(launched, version)))
-    found.left_out += budget.left_out
+    found.left_out += budget.described(file, text)
     return found
 
 

@@ -17,7 +17,7 @@ from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, 
 from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
-from ddpdoctor.launch.evaluator.shell import Budget, Shell, StartedCommand
+from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
@@ -25,7 +25,16 @@ from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
 
-__all__ = ["ImaginedRun", "Launched", "Place", "PlacedCommand", "Starter", "run_job_file", "run_placed"]
+__all__ = [
+    "ImaginedRun",
+    "Launched",
+    "Place",
+    "PlacedCommand",
+    "StartedProgram",
+    "Starter",
+    "run_job_file",
+    "run_placed",
+]
 
 MOST_LAUNCHED = 2_048
 """Programs on imagined hosts that are kept."""
@@ -109,6 +118,8 @@ class Launched:
     is_background: bool = False
     pod: Pod | None = None
     """The pods of its job, for a manifest."""
+    order: int = 0
+    """How many commands the file's own shell had run before."""
     ranks: int | None = None
     """How many ranks it starts on its host, where that does not follow from its words."""
     pool: Mapping[str, int] | None = None
@@ -124,11 +135,37 @@ class ImaginedRun:
     launched: list[Launched] = field(default_factory=list)
     allocation: Allocation = field(default_factory=Allocation)
     left_out: list[str] = field(default_factory=list)
+    invoked: list[InvokedCommand] = field(default_factory=list)
+    """The commands of the file's own shell, in order."""
+    missing: list[MissingVariables] = field(default_factory=list)
+    programs: list[StartedProgram] = field(default_factory=list)
+    """Programs that are no launchers of ranks, host by host."""
 
     def add_groups(self, groups: Sequence[Sequence[Launched]]) -> None:
         """Add jobs: each gets a group of its own."""
         for number, members in enumerate(groups, len(self.launched) + 1):
             self.launched += [replace(each, group=number, is_background=False) for each in members]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVariables:
+    """Variables that a shell uses and that the one around it has set, but not passed on. `origin` is the command's."""
+
+    names: tuple[str, ...]
+    origin: Origin
+    via: tuple[str, ...]
+    is_certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartedProgram:
+    """A program on one imagined host that starts no ranks that are known."""
+
+    place: Place
+    argv: tuple[Value, ...]
+    origin: Origin
+    is_certain: bool
+    is_background: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +274,13 @@ class _Runner:
         outside = {name: Value(value) for name, value in environ.items()}
         shell = self._shell(place, {**outside, **allocation.environ()}, folder)
         shell.name = Value(file)
+        shell.invoked = self._found.invoked
         self._source, self._file = text, file
         shell.run(text, lambda start, end: Origin(file, start, end))
         for command in shell.started:
             self._group += 1
             self._expand(command, command.argv, command.environ, place, 0)
-        self._found.left_out += self._budget.left_out
+        self._found.left_out += self._budget.described(file, text)
         return self._found
 
     def run_command(self, command: PlacedCommand) -> ImaginedRun:
@@ -325,6 +363,10 @@ class _Runner:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
             self._expand(command, inner, self._as_env_says(first, environ), place, depth + 1)
+        elif len(self._found.programs) < MOST_LAUNCHED:
+            self._found.programs.append(
+                StartedProgram(place, tuple(argv), command.origin, command.is_certain, command.is_background)
+            )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
         """The words behind those of a wrapper."""
@@ -365,7 +407,7 @@ class _Runner:
             return
         text = self._read(texts[at], command.folder) if argv[at].is_known else None
         if text is None:
-            self._found.left_out.append(f"{texts[at].replace(UNKNOWN, '…')}: not read")
+            self._budget.leave_out(command.origin, f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
         self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
 
@@ -392,16 +434,23 @@ class _Runner:
     ) -> None:
         used = {name for name in place.withheld if _expands(text.text, name)}
         place = replace(place, missed=place.missed | used) if used else place
-        shell = self._shell(place, environ, command.folder)
+        private = command.private - environ.keys()
+        shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
+        shell.variables.private = private
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
         shell.run(text.text, self._inside.get(text.text) or self._written_at(text) or (lambda start, end: origin))
+        if shell.variables.missed:
+            names = tuple(shell.variables.missed)
+            self._found.missing.append(MissingVariables(names, command.origin, place.via, command.is_certain))
         for started in shell.started:
             if not place.via:  # on one host its statements run one after the other
                 self._group += 1
             certain = replace(
                 started,
+                order=command.order,
+                private=started.private | command.private,
                 is_certain=started.is_certain and command.is_certain,
                 is_background=started.is_background or command.is_background,
             )
@@ -434,7 +483,8 @@ class _Runner:
                 own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
             starter = Starter(layer.name, _origin(argv[0], command), tuple(each.text for each in hosts))
             there = replace(place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter)
-            self._run_text(replace(command, folder=None), own, [], {}, there, depth)
+            private = command.private | {name for name, value in command.environ.items() if value.origins}
+            self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
 
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""
@@ -472,14 +522,14 @@ class _Runner:
         steps = [(part, *self._step(layer, part)) for part in parts]
         everywhere = tuple(host for _, hosts, _ in steps for host in hosts)
         total = sum(count for _, _, count in steps)
-        of_all = _of_all_components(everywhere) if len(parts) > 1 else {}
+        of_all = _step_variables(total, everywhere, is_of_several=len(parts) > 1)
         for part, hosts, count in steps:
             per_task = number_of((option(layer, "--gpus-per-task") or "").rpartition(":")[2]) or part.gpus_per_task
             gpus = gpus_of(layer) or per_task or part.gpus_per_node
             for task in range(min(count, MOST_TASKS)):
                 node, local = _placed(task, count, len(hosts))
                 at = first_node + node
-                own = _task_variables(number_of_task + task, at, local, total, everywhere) | of_all
+                own = _task_variables(number_of_task + task, at, local, hosts[node]) | of_all
                 tasks.append(_Task(hosts[node], at, number_of_task + task, local, gpus, own))
             number_of_task, first_node = number_of_task + count, first_node + len(hosts)
         base, withheld = self._exported(what)
@@ -672,6 +722,7 @@ class _Runner:
             group=self._group,
             is_certain=command.is_certain,
             is_background=command.is_background,
+            order=command.order,
         )
         self._found.launched += self._by_deepspeed(started) if layer.launcher is LauncherKind.DEEPSPEED else [started]
 
@@ -811,26 +862,25 @@ def _of_task(number: int) -> Value:
     return Value(str(number), varies=frozenset((TASK,)))
 
 
-def _task_variables(task: int, node: int, local: int, tasks: int, hosts: Sequence[str]) -> dict[str, Value]:
-    """What srun sets in a task: the sizes are those of the step."""
+def _task_variables(task: int, node: int, local: int, host: str) -> dict[str, Value]:
+    """What srun sets in one task."""
     return {
         "SLURM_PROCID": _of_task(task),
         "SLURM_LOCALID": _of_task(local),
         "SLURM_NODEID": Value(str(node), varies=frozenset((NODE,))),
-        "SLURMD_NODENAME": Value(hosts[node], varies=frozenset((NODE,))),
-        "SLURM_NTASKS": Value(str(tasks)),
-        "SLURM_NPROCS": Value(str(tasks)),
-        "SLURM_NNODES": Value(str(len(hosts))),
-        "SLURM_NODELIST": Value(host_list(tuple(hosts))),
-        "SLURM_STEP_NODELIST": Value(host_list(tuple(hosts))),
-        "SLURM_STEP_NUM_NODES": Value(str(len(hosts))),
-        "SLURM_STEP_NUM_TASKS": Value(str(tasks)),
+        "SLURMD_NODENAME": Value(host, varies=frozenset((NODE,))),
     }
 
 
-def _of_all_components(hosts: tuple[str, ...]) -> dict[str, Value]:
-    """What the tasks of a step over several components see as the size of the job."""
-    return {"SLURM_JOB_NUM_NODES": Value(str(len(hosts))), "SLURM_JOB_NODELIST": Value(host_list(hosts))}
+def _step_variables(tasks: int, hosts: tuple[str, ...], *, is_of_several: bool) -> dict[str, Value]:
+    """What srun sets in all tasks of a step: the sizes are those of the step. Over several components of a job, those of the
+    job are as well.
+    """
+    count, names = Value(str(len(hosts))), Value(host_list(hosts))
+    found = dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), Value(str(tasks)))
+    found |= dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), count)
+    found |= dict.fromkeys(("SLURM_NODELIST", "SLURM_STEP_NODELIST"), names)
+    return {**found, "SLURM_JOB_NUM_NODES": count, "SLURM_JOB_NODELIST": names} if is_of_several else found
 
 
 def _per_node(layer: Layer) -> int | None:

@@ -55,7 +55,8 @@ def imagined_manifest_jobs(
             pod_sets=tuple(each for each in sets if each is not None),
             ray_groups=ray_groups(objects),
         )
-    return jobs, tuple(dict.fromkeys(run.left_out)), submission
+    left_out = (each if each.startswith(f"{file}:") else f"{file}: {each}" for each in run.left_out)
+    return jobs, tuple(dict.fromkeys(left_out)), submission
 
 
 def pods_of_manifest(
@@ -102,7 +103,7 @@ def pods_of_manifest(
         for members in _jobs(work, started, version):
             group = len(found.launched) + 1
             found.launched += [replace(each, group=group) for each in services.without_aliases(members, version)]
-    found.left_out += budget.left_out
+    found.left_out += budget.described(file, text)
     return found
 
 

@@ -89,7 +89,7 @@ def run_of_skypilot(task: SkyPilotTask, text: str, file: str, version: Version) 
         for each in counted(run.launched, "", 0):
             groups.setdefault(each.key, []).append(each)
     found.add_groups([[each.launched for each in members] for members in groups.values()])
-    found.left_out += budget.left_out
+    found.left_out += budget.described(file, text)
     return found
 
 

@@ -13,7 +13,7 @@ from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
 
 
-@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
+@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS, repairs=("rank-variable",))
 def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """LOCAL_RANK is not one of 0 to LOCAL_WORLD_SIZE-1.
 

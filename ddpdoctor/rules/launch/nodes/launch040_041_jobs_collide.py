@@ -106,7 +106,7 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
         yield point(launch, line, word, text, "another --rdzv-id", edits, label=f"use --rdzv-id={name}")
 
 
-@cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR)
+@cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR, repairs=("port",))
 def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use the same master port on one node.
 

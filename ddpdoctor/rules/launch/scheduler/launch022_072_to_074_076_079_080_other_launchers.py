@@ -209,7 +209,8 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
     """deepspeed --include has GPU numbers that CUDA_VISIBLE_DEVICES changes.
 
     ## Why it matters
-    deepspeed counts only the visible GPUs, from 0, and fails with `No slot '2' specified on host 'localhost'`.
+    A deepspeed that does not remove CUDA_VISIBLE_DEVICES itself counts only the visible GPUs, from 0, and fails with `No
+    slot '2' specified on host 'localhost'`. Newer ones ignore the variable.
 
     ## Fix
     Unset CUDA_VISIBLE_DEVICES, and select GPUs only with `--include`.
@@ -233,7 +234,8 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
             edits = None if word is None or not word.raw else remove(line, word)
             text = f"{option_text(given):.30} exceeds the {count} visible GPU{'s' * (count != 1)}"
             label = "visible GPUs are numbered from 0"
-            yield point(launch, line, given.value_word, text, f"no {CVD}", edits, label=label)
+            note = Severity.NOTE
+            yield point(launch, line, given.value_word, text, f"no {CVD}", edits, label=label, severity=note)
 
 
 @cause(

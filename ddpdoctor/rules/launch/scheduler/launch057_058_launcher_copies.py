@@ -100,7 +100,7 @@ def _last_of_name(layer: Layer) -> int:
     return 1 if layer.launcher is LauncherKind.ACCELERATE and [w.text for w in layer.own[1:2]] == ["launch"] else 0
 
 
-@cause("LAUNCH058", "launcher-per-task", Severity.ERROR, explains=("LAUNCH070",))
+@cause("LAUNCH058", "launcher-per-task", Severity.ERROR, explains=("LAUNCH070",), repairs=("task-count",))
 def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The scheduler starts several launchers per node, each of which starts all ranks.
 

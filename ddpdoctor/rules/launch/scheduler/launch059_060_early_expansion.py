@@ -22,7 +22,13 @@ __all__ = ["EARLY"]
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
 
 
-@cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR, explains=("LAUNCH036",))
+@cause(
+    "LAUNCH059",
+    "node-rank-expanded-too-early",
+    Severity.ERROR,
+    explains=("LAUNCH036",),
+    repairs=("escape", "node-rank", "wrap"),
+)
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
     """The shell of the batch script expands the node rank, so it is 0 on every node.
 
@@ -84,6 +90,7 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     yields_to=("ENV010",),
     speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
+    repairs=("wrap", "escape", "export-list"),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
     """An option with the number or rank of nodes is empty, because its variable is not set in this shell.

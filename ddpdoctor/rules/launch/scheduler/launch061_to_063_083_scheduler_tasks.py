@@ -86,7 +86,7 @@ def _reads_scheduler(line: LaunchLine) -> bool:
     return bool(lightning) or any(SCHEDULED.match(name) for name in script.reads)
 
 
-@cause("LAUNCH062", "rank-exported-before-srun", Severity.ERROR)
+@cause("LAUNCH062", "rank-exported-before-srun", Severity.ERROR, repairs=("wrap",))
 def rank_exported_before_srun(launch: Launch) -> Iterator[Finding]:
     """RANK is set before srun or mpirun, so every task inherits it.
 
@@ -144,7 +144,7 @@ def _wrapped(line: LaunchLine, inner: Layer) -> list[SpanEdit]:
     return _mapped(line, inner, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID")
 
 
-@cause("LAUNCH063", "task-without-rank-variables", Severity.ERROR)
+@cause("LAUNCH063", "task-without-rank-variables", Severity.ERROR, repairs=("wrap",))
 def task_without_rank_variables(launch: Launch) -> Iterator[Finding]:
     """srun or mpirun starts the ranks, but their variables are not mapped to RANK and WORLD_SIZE.
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.job import Agent
+from ddpdoctor.facts.job_file import FileLaunch, JobFile
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator
-from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Launcher, Submission, Task
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, number, option
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.job_file.places import where
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
 from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of
@@ -22,7 +25,7 @@ __all__ = ["is_one_of_several"]
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
-@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR, explains=("LAUNCH038",))
+@cause("LAUNCH510", "nnodes-not-allocated", Severity.ERROR, explains=("LAUNCH038",), repairs=("node-count",))
 def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
     """--nnodes is not the number of nodes on which the scheduler starts the launcher.
 
@@ -76,6 +79,31 @@ def is_one_of_several(line: LaunchLine, srun: Layer) -> bool:
     alone = number(option(srun, NODES)) == 1 or number(option(srun, ("-n", "--ntasks"))) == 1
     rank = None if line.agent is None else line.agent.given("node_rank")
     return names or line.is_background or (alone and rank is not None and "SLURM_" not in rank.value_word.raw)
+
+
+@nnodes_not_allocated.look
+def nodes_over_ssh(job_file: JobFile) -> Iterator[Finding]:
+    """ssh or pdsh starts launchers on fewer hosts than each of them waits for, and nothing else of the file starts one."""
+    jobs: dict[tuple[object, ...], list[FileLaunch]] = {}
+    for each in job_file.launches:
+        plan = each.line.plan
+        if plan is not None and plan.is_multinode:
+            jobs.setdefault((plan.nnodes, plan.host, plan.port), []).append(each)
+    for members in jobs.values():
+        first = members[0]
+        plan = first.line.plan
+        hosts = {each.host for each in members}
+        is_known = all(each.is_certain and UNKNOWN not in each.host for each in members) and job_file.is_complete
+        is_remote = any(name in REMOTE for each in members for name in each.via)
+        if plan is None or plan.nnodes is None or not is_known or not is_remote or len(hosts) < 2:
+            continue
+        if len(members) == len(hosts) < plan.nnodes[0]:
+            yield Finding(
+                f"--nnodes={plan.nnodes[0]}, but the file starts {len(hosts)} nodes",
+                (Evidence("job_file.launches", str(plan.nnodes[0]), str(len(hosts))),),
+                where=where(job_file, first.span.start),
+                label=f"{len(hosts)} nodes are started",
+            )
 
 
 @nnodes_not_allocated.look

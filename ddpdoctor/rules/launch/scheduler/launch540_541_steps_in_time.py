@@ -12,7 +12,7 @@ from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 __all__: list[str] = []
 
 
-@cause("LAUNCH540", "nodes-started-one-after-another", Severity.ERROR, explains=("LAUNCH510",))
+@cause("LAUNCH540", "nodes-started-one-after-another", Severity.ERROR, explains=("LAUNCH510",), repairs=("background",))
 def nodes_started_one_after_another(submission: Submission) -> Iterator[Finding]:
     """A loop starts the launcher of each node only after that of the node before has ended.
 
@@ -53,7 +53,7 @@ def nodes_started_one_after_another(submission: Submission) -> Iterator[Finding]
         yield at_mark(submission, mark, text, seen="in the foreground", expected="&", label="add & at its end")
 
 
-@cause("LAUNCH541", "batch-script-ends-before-steps", Severity.ERROR)
+@cause("LAUNCH541", "batch-script-ends-before-steps", Severity.ERROR, repairs=("wait",))
 def batch_script_ends_before_steps(submission: Submission) -> Iterator[Finding]:
     """The batch script starts job steps in the background and ends, which ends the job.
 

@@ -27,7 +27,7 @@ TOOL_KINDS = (
     InputKind.MANIFEST,
 )
 LOG_BYTES = 4 << 20
-"""How much of a log is searched for the output of tools: jobs call nvidia-smi first."""
+"""How much of a log, or of JSON or YAML, is searched for the output of tools: jobs call nvidia-smi first."""
 
 
 def examined_tools(log: Log, rules: Sequence[Rule], named: Iterable[str], deadline: float) -> ToolReport:
@@ -35,8 +35,8 @@ def examined_tools(log: Log, rules: Sequence[Rule], named: Iterable[str], deadli
     texts = []
     for source in log.sources:
         if source.kind in TOOL_KINDS or source.kind is InputKind.TEXT:
-            is_log = source.kind is InputKind.TEXT
-            text, _ = tool_text(source.name, LOG_BYTES if is_log else MOST_BYTES, deadline)
+            is_other = source.kind in (InputKind.TEXT, InputKind.JSON, InputKind.MANIFEST)
+            text, _ = tool_text(source.name, LOG_BYTES if is_other else MOST_BYTES, deadline)
             if text is not None:
                 texts.append((source.name, text))
     return examine_tool_files(texts, rules, named)

@@ -7,6 +7,9 @@ import math
 from ddpdoctor.collectors.log.inputs import UNREADABLE, TolerantReader, inputs_of, opened, reason_of
 from ddpdoctor.tool_output.parts import may_be_tool_output
 
+BUG_REPORT = b"NVIDIA bug report log"
+HEAD_BYTES = 4096
+
 __all__ = ["MOST_BYTES", "head_of", "tool_text"]
 
 MOST_BYTES = 64 << 20
@@ -32,6 +35,8 @@ def tool_text(path: str, most_bytes: int = MOST_BYTES, deadline: float = math.in
         try:
             with opened(each, None, deadline) as file:
                 reader = TolerantReader(file, deadline)
+                if BUG_REPORT in reader.head[:HEAD_BYTES]:
+                    most_bytes = MOST_BYTES  # nvidia-smi is near its end
                 data = reader.read(most_bytes)
                 problem = reader.problem
                 if problem is None and len(data) == most_bytes and reader.read(1):

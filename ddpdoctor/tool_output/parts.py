@@ -46,7 +46,10 @@ _ANCHORS = {
     "rocm_smi": r"=+ ROCm System Management Interface =+|[ \t]*\{?\"card0\": \{|GPU  NODE  |WARNING: AMD GPU device\(s\)",
     "npu_smi": r"[ \t]*\| npu-smi ",
     "ibdiagnet": r"Load Plugins from:\n[^\n]*ibdiagnet|-I- Stage +Warnings +Errors|Summary\n-I- ",
+    "inspector": r'[^\n]{0,400}"coll_perf": ?\{',
+    "profiler": r'[^\n]{0,400}"traceEvents": ?\[',
     "host_name": r"(?:[\w.-]+ \| (?:CHANGED|SUCCESS|FAILED)[^\n]*>>|-{8,}\n[A-Za-z][\w.-]*\n-{8,}$"
+    r"|(?:uname: )?Linux [\w.-]+ \d+\.\d+\.\d+\S* #"
     r"|\[?[\w.-]+@[\w.-]+[:  ][^\n]{0,60}[#$] )",
 }
 _ANCHOR = re.compile("|".join(f"(?P<{name}>^(?:{words}))" for name, words in _ANCHORS.items()), re.M)
@@ -63,7 +66,7 @@ _REPEATED = frozenset(
         "ulimit",
         "scontrol_node",
     }
-    | {"fabric_manager", "nccl_tests", "rocm_smi"}
+    | {"inspector", "fabric_manager", "nccl_tests", "rocm_smi"}
 )
 """Kinds whose first line is printed once per item: the parts that follow one another are one part."""
 LITERALS = (
@@ -104,6 +107,8 @@ LITERALS = (
     b"npu-smi",
     b"ibdiagnet",
     b"-I- Stage",
+    b'"coll_perf"',
+    b'"traceEvents"',
     b"PATH=",
     b"HOME=",
 )
@@ -184,8 +189,8 @@ def _starts(lines: Sequence[Line]) -> Iterator[tuple[str, int, str]]:
 
 
 def _name_in(words: str) -> str | None:
-    """The host in `gpu-07 | CHANGED | rc=0 >>`, in a banner of dshbak, or in a shell prompt."""
-    found = re.match(r"([\w.-]+) \| |-+\n([\w.-]+)\n|\[?[\w.-]+@([\w.-]+)", words)
+    """The host in `gpu-07 | CHANGED | rc=0 >>`, in a banner of dshbak, in the output of uname, or in a shell prompt."""
+    found = re.match(r"([\w.-]+) \| |-+\n([\w.-]+)\n|(?:uname: )?Linux ([\w.-]+) |\[?[\w.-]+@([\w.-]+)", words)
     return next((name for name in found.groups() if name), None) if found is not None else None
 
 

@@ -207,3 +207,10 @@ def test_long_runs_take_linear_time(unit: str) -> None:
     ):
         records_of(head + unit * (200_000 // len(unit)))
     assert time.monotonic() - started < 5 * SECONDS
+
+
+def test_a_kernel_log_of_some_megabytes_is_searched_in_seconds() -> None:
+    line = "Jan  5 10:11:12 gpu-07 kernel: [12345.678] something ordinary happened in device 0000:3b:00.0 value=12\n"
+    started = time.monotonic()
+    assert records_of(line * 40_000) == ()
+    assert time.monotonic() - started < 5 * SECONDS

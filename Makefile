@@ -15,7 +15,7 @@ check: compiled
 	$(BIN)/ddpdoctor check
 
 # What only computes runs on all cores; what starts ranks, launchers and hosts runs alone, because it is about time.
-ALONE := tests/probe tests/lab tests/gpu tests/hang/test_really.py tests/dumps/test_really.py tests/cli/test_check.py tests/cli/test_first_lines.py tests/collectors/test_launch_really.py tests/collectors/test_script_really.py tests/collectors/test_net_between_nodes.py
+ALONE := tests/rehearsal/test_programs.py tests/rehearsal/test_ending.py tests/probe tests/lab tests/gpu tests/hang/test_really.py tests/dumps/test_really.py tests/cli/test_check.py tests/cli/test_first_lines.py tests/collectors/test_launch_really.py tests/collectors/test_script_really.py tests/collectors/test_net_between_nodes.py
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 test: $(VENV)/.tools compiled debian static

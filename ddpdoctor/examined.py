@@ -45,7 +45,8 @@ class ExaminedInput:
 
     `kind` is a word of the contract ("log", "dump", "script", "launch line", "unknown", …). `is_understood` is False for
     empty or unreadable inputs and those of an unknown kind, and `reason` says why. `is_named` separates inputs that the user
-    named from files found in folders. `job` is the name of its job. `lines` is None if it has no lines.
+    named from files found in folders. `job` is the name of its job. `lines` is None if it has no lines. `left_out` says what of
+    an understood input was not examined: `FILE:LINE: reason`.
     """
 
     path: str
@@ -56,6 +57,7 @@ class ExaminedInput:
     job: str | None = None
     reason: str | None = None
     is_named: bool = True
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

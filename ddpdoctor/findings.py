@@ -177,6 +177,8 @@ class Edit:
     Lines and columns count from 1, columns in characters. An empty span inserts. The edits of one
     finding belong together and never overlap; of two findings whose edits overlap, only one can be applied. They are kept
     beside the report (`lint --diff` prints them as a patch): no format of the report holds them.
+
+    `is_safe`: the edits of the finding correct the whole mistake, and cannot break a start of the script that worked.
     """
 
     file: str
@@ -185,6 +187,7 @@ class Edit:
     end_line: int
     end_column: int
     text: str
+    is_safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +255,11 @@ class Finding:
     excerpt: Excerpt | None = None
     job: str | None = None
     group: str | None = None
+
+    @property
+    def is_corrected_safely(self) -> bool:
+        """Whether it has edits of a script, all of them safe."""
+        return bool(self.edits) and all(edit.is_safe for edit in self.edits)
 
     @property
     def text(self) -> str:

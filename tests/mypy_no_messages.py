@@ -17,6 +17,7 @@ READERS = (
     "ddpdoctor/render/",
     "ddpdoctor/cli/",
     "ddpdoctor/app/triage.py",  # redacts secrets that a log printed
+    "ddpdoctor/app/tool_files.py",  # puts the address of a GPU in place of a number that no file shows
 )
 """The files and folders that may read them."""
 

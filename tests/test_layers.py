@@ -20,21 +20,22 @@ ORDER = (
     ("app",),
     ("render", "engine"),
     ("collectors",),
-    ("multinode", "probe"),
+    ("multinode", "probe", "rehearsal"),
     ("causality",),
     ("rules",),
     ("scripts",),
     ("launch",),
-    ("logs", "dumps"),
+    ("logs", "dumps", "sequences", "tool_output"),
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
+    ("wording",),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
 
 NEVER = {
-    "render": {"facts", "collectors", "probe", "multinode", "engine"},
+    "render": {"facts", "collectors", "probe", "multinode", "rehearsal", "engine"},
     "engine": {"collectors", "probe", "multinode", "render"},
     "rules": {"network", "system"},
     "causality": {"rules", "scripts", "launch", "dumps", "network", "system"},
@@ -43,6 +44,8 @@ NEVER = {
     "scripts": {"findings", "system", "network"},
     "logs": {"findings", "system", "network"},
     "dumps": {"findings", "system", "network"},
+    "sequences": {"findings", "system", "network", "privacy"},
+    "tool_output": {"findings", "system", "network", "logs", "dumps"},
     "launch": {"findings", "network", "system"},
 }
 """Packages below that must not be imported anyway."""
@@ -63,6 +66,7 @@ PURE = (
     "facts",
     "findings",
     "examined",
+    "wording",
     "rules",
     "causality",
     "engine",
@@ -70,6 +74,8 @@ PURE = (
     "launch",
     "logs",
     "dumps",
+    "sequences",
+    "tool_output",
     "privacy",
 )
 

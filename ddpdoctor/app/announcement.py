@@ -105,5 +105,5 @@ def _launchers_words(line: LaunchLine) -> list[str]:
     script = starter.reading.script if starter is not None else None
     end = script.end if script is not None else len(line.source)
     kept = [word for word in line.argv if word.end <= end]
-    sent = [word.text for word in kept if word.assignment is None or not is_secret(word.assignment[0])]
+    sent = [word.text for word in kept if word.assignment is None or _is_sent(word.assignment[0])]
     return [str(word) for word in redact(sent)]

@@ -16,7 +16,8 @@ from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.log_input import reason_against
 from ddpdoctor.logs.log_pieces import time_in
-from ddpdoctor.render.words import counted, period_text
+from ddpdoctor.render.words import period_text
+from ddpdoctor.wording import counted
 
 __all__ = ["examined_inputs", "examined_job", "subject_of", "worst_first"]
 

@@ -7,17 +7,20 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ddpdoctor.app.request import DEFAULT_SECONDS, Request, seconds_left
 from ddpdoctor.collectors import collect
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
+from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import this_machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["UnreadableError", "facts_for", "load_facts", "text_of"]
 
+WITH_WORDS = ("environ", "launch", "hang", "log", "script", "startup")
 MAX_FACTS_BYTES = 64 << 20
 """Facts of a node of 16 GPUs are below 1 MiB."""
 
@@ -62,11 +65,18 @@ def load_facts(path: Path) -> Facts:
         saved = json.loads(text_of(path))
         if isinstance(saved, dict) and saved.get("schema") != SCHEMA:
             raise FactsError(f"$.schema: expected {SCHEMA!r}, got {saved.get('schema')!r:.60}")
-        return decode(Facts, saved)
+        return decode(Facts, _without_secrets(saved))
     except FactsError as error:
         raise UnreadableError(f"{path}: not facts from `ddpdoctor collect`: {error}") from None
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"{path}: not JSON: {error!s:.200}") from None
+
+
+def _without_secrets(saved: Any) -> Any:
+    """Facts that somebody wrote or edited may hold secrets in the sections with the user's own words."""
+    if not isinstance(saved, dict):
+        return saved
+    return {name: redact(part) if name in WITH_WORDS else part for name, part in saved.items()}
 
 
 def text_of(path: Path) -> str:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.request import Request, seconds_left
-from ddpdoctor.app.triage import DEFAULT_TRIAGE_SECONDS, triaged, without_secrets
+from ddpdoctor.app.triage import DEFAULT_TRIAGE_SECONDS, triaged
 from ddpdoctor.collectors.log.run_lines import features_of
 from ddpdoctor.examined import ExaminedJob, Verdict
 from ddpdoctor.findings import Finding, Report, Role, Severity
 from ddpdoctor.logs.run_differences import run_differences
-from ddpdoctor.render.words import counted, listed
+from ddpdoctor.privacy.reports import without_secrets
+from ddpdoctor.render.words import listed
+from ddpdoctor.wording import counted
 
 __all__ = ["compared_in_folder", "compared_with_good"]
 

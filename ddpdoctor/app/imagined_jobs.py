@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.collectors.launch_files import LaunchFiles
 from ddpdoctor.engine import Outcome, judge
+from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.rank_nodes import VARIABLES, nodes_of_ranks, origin_of_variable
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
+from ddpdoctor.rules.views import submission_rules
 
-__all__ = ["has_one_launcher_per_host", "has_rank_variables", "imagined_outcomes"]
+__all__ = [
+    "ImaginingRules",
+    "has_one_launcher_per_host",
+    "has_rank_variables",
+    "imagined_outcomes",
+    "whole_file_outcomes",
+]
+
+
+def whole_file_outcomes(files: LaunchFiles, facts: Facts, rules: Iterable[Rule]) -> list[Outcome]:
+    """What the rules find in shell files as a whole."""
+    about = replace(facts, launch=Launch(), job=None, environ=Environ())
+    return [judge(replace(about, job_file=job_file), rules) for job_file in files.job_files.values()]
+
+
+@dataclass(frozen=True)
+class ImaginingRules:
+    """What judges imagined jobs: rules for lines and jobs, those that compare nodes, and all that look at whole files."""
+
+    of_lines: tuple[Rule, ...]
+    comparing: tuple[Rule, ...]
+    of_files: tuple[Rule, ...]
 
 
 def imagined_outcomes(
-    files: LaunchFiles, facts: Facts, rules: Iterable[Rule], comparing: Iterable[Rule], known: Iterable[Finding]
+    files: LaunchFiles, facts: Facts, judging: ImaginingRules, known: Iterable[Finding]
 ) -> Iterator[Outcome]:
     """What the rules find in the jobs on several hosts that the files start.
 
     Args:
-        rules: what judges launch lines and jobs.
-        comparing: what compares the nodes of a job.
         known: findings of the launch lines as written: what they report or explain is not repeated.
     """
-    rules, comparing = tuple(rules), tuple(comparing)
-    explains = {rule.code: rule.explains for rule in rules}
+    rules, comparing = judging.of_lines, judging.comparing
+    explains = {rule.code: rule.explains for rule in judging.of_files}
+    rules = tuple(each for each in rules if "job_file" not in each.needs)
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
+    yield from _of_files(files, facts, judging, explains, codes)
     of_jobs = tuple(
         rule for rule in rules if "job" in (*rule.needs, *rule.wants) or rule.code == operator_settings_overridden.code
     )
     for path, jobs in files.jobs.items():
-        examined = files.inputs.get(path)
-        is_manifest = examined is not None and examined.kind == "manifest"  # its lines are judged with their pods
+        is_manifest = any(line.pod is not None for line in files.lines.get(path, ()))  # judged with their pods
         for job in jobs:
             if not _is_compared(job):
                 continue
@@ -52,7 +75,27 @@ def imagined_outcomes(
                 if (finding.code, path) not in codes and finding.worst is not Severity.NOTE
             ]
             codes |= {(finding.code, path) for finding in outcome.findings}
+            codes |= {(effect, path) for finding in outcome.findings for effect in explains.get(finding.code, ())}
             yield Outcome(findings=outcome.findings, crashed=outcome.crashed)
+
+
+def _of_files(
+    files: LaunchFiles,
+    facts: Facts,
+    judging: ImaginingRules,
+    explains: Mapping[str, tuple[str, ...]],
+    codes: set[tuple[str, str | None]],
+) -> Iterator[Outcome]:
+    """What the looks at whole files find; `codes` gets what need not be reported again."""
+    of_files = submission_rules(judging.of_files)
+    for path, submission in files.submissions.items():
+        outcome = judge(replace(facts, launch=None, job=None, environ=None, submission=submission), of_files)
+        hidden = {effect for finding in outcome.findings for effect in explains.get(finding.code, ())}
+        outcome.findings = [
+            finding for finding in outcome.findings if finding.code not in hidden and (finding.code, path) not in codes
+        ]
+        codes |= {(code, path) for code in (*hidden, *(finding.code for finding in outcome.findings))}
+        yield Outcome(findings=outcome.findings, passed=outcome.passed, crashed=outcome.crashed)
 
 
 def _is_compared(job: ImaginedJob) -> bool:

@@ -33,6 +33,8 @@ class LintInputs:
     files: Sequence[str] = ()
     nodes: Sequence[str] = ()
     torch: str | None = None
+    proves_corrections: bool = False
+    """Whether the corrected scripts are judged as well, so that safe corrections are known."""
 
 
 def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
@@ -60,7 +62,7 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         assert launch is not None
         if others or inside:
             report, facts = _with_files(report, facts, launch, rules, (others, inside), request)
-        report, skipped = _with_scripts(report, named, facts, request)
+        report, skipped = _with_scripts(report, named, facts, request, inputs)
         more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
         report = replace(report, inputs=(*given, *report.inputs, *more))
         report = original(with_excerpts(report, facts.launch))
@@ -83,7 +85,7 @@ def _may_hold_launches(path: str) -> bool:
 
 
 def _with_scripts(
-    report: Report, named: Scripts, facts: Facts, request: Request
+    report: Report, named: Scripts, facts: Facts, request: Request, inputs: LintInputs
 ) -> tuple[Report, tuple[list[str], list[str]]]:
     """The report with what is found in scripts; and, of folders, the files without training and those that are not Python."""
     assert facts.launch is not None
@@ -92,7 +94,7 @@ def _with_scripts(
         return report, ([], [])
     from ddpdoctor.app.lint_scripts import judge_until_interrupted
 
-    judged = judge_until_interrupted(named, lines, facts, request)
+    judged = judge_until_interrupted(named, lines, facts, request, proves_corrections=inputs.proves_corrections)
     return judged.added_to(report), (judged.passed_over, judged.broken)
 
 
@@ -143,10 +145,11 @@ def _with_files(
     from ddpdoctor.system.machine import this_machine
 
     named, inside = paths
-    found = read((*named, *inside), this_machine(request.timeout or FILE_SECONDS), launch)
+    machine = this_machine(request.timeout or FILE_SECONDS)
+    found = read((*named, *inside), machine, launch)
     left_out = [f"{path}:" for path in inside if path not in named and not found.inputs[path].is_understood]
     found.failures = [each for each in found.failures if not each.startswith(tuple(left_out))]
-    report = with_files(report, facts, rules, found, request)
+    report = with_files(report, facts, rules, found, request, machine)
     told = [each for path, each in found.inputs.items() if path in named]
     told += [
         replace(each, is_named=False) for path, each in found.inputs.items() if path not in named and each.is_understood

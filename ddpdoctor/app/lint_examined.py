@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.wording import counted
 from ddpdoctor.launch.judged import described, why_not_judged
+from ddpdoctor.wording import counted
 
 __all__ = ["folder_inputs", "line_inputs", "subject_of"]
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.app.autocorrect import MOST_LINES, Autocorrect
-from ddpdoctor.app.imagined_jobs import has_one_launcher_per_host, has_rank_variables, imagined_outcomes
-from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_machines
+from ddpdoctor.app.imagined_jobs import (
+    ImaginingRules,
+    has_one_launcher_per_host,
+    has_rank_variables,
+    imagined_outcomes,
+    whole_file_outcomes,
+)
+from ddpdoctor.app.job_corrections import JudgedFile, corrected
+from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_files, rules_of_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.launch import LocalFiles
-from ddpdoctor.collectors.launch_files import LaunchFiles, read_files
+from ddpdoctor.collectors.launch_files import LaunchFiles, read_files, read_text
 from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Finding, Report, Where
-from ddpdoctor.rules import Rule
+from ddpdoctor.findings import Finding, Report, Severity, Where
+from ddpdoctor.rules import Rule, cause_of
 from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
 from ddpdoctor.rules.launch.scheduler.launch057_058_launcher_copies import launcher_per_task
 from ddpdoctor.rules.launch.scheduler.launch061_to_063_083_scheduler_tasks import task_without_rank_variables
@@ -31,23 +38,84 @@ def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
     return read_files(paths, machine.environ, launch.version, os.getcwd(), LocalFiles())
 
 
-def with_files(report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, request: Request) -> Report:
-    """The report with the findings of the files' lines."""
+def with_files(
+    report: Report, facts: Facts, rules: tuple[Rule, ...], files: LaunchFiles, request: Request, machine: Machine
+) -> Report:
+    """The report with the findings of the files' lines, and with corrections of shell files that were proved."""
+    rules = (*rules, *_more_rules(files, request))
+    outcomes = _outcomes(files, facts, rules, request, corrects=True)
+    for path, job_file in files.job_files.items():
+        own = tuple(
+            f for each in outcomes for f in each.findings if f.where.file == path and f.worst is not Severity.NOTE
+        )
+        if own and len(files.lines[path]) <= MOST_LINES:
+            judged = JudgedFile(job_file, files.lines[path], files.jobs[path], own)
+            found = corrected(judged, _evaluator(path, facts, rules, request, machine), Autocorrect(facts, rules))
+            by_old = dict(zip(own, found, strict=True))
+            for outcome in outcomes:
+                outcome.findings = [by_old.get(finding, finding) for finding in outcome.findings]
+    return extended(report, outcomes, rules, tuple(files.failures))
+
+
+def _more_rules(files: LaunchFiles, request: Request) -> tuple[Rule, ...]:
+    """The causes of machines that these files may show."""
+    lines = [line for lines in files.lines.values() for line in lines]
+    return (*rules_of_machines(request, lines), *rules_of_files(request, files.job_files.values()))
+
+
+def _evaluator(
+    path: str, facts: Facts, rules: tuple[Rule, ...], request: Request, machine: Machine
+) -> Callable[[str], JudgedFile]:
+    """Judges a file with another text."""
     assert facts.launch is not None
-    rules += rules_of_machines(request, [line for lines in files.lines.values() for line in lines])
-    outcomes = []
+    version = facts.launch.version
+
+    def evaluate(text: str) -> JudgedFile:
+        files = read_text(path, text, machine.environ, version, os.getcwd(), LocalFiles())
+        known = {(rule.code, rule.check) for rule in rules}
+        more = tuple(rule for rule in _more_rules(files, request) if (rule.code, rule.check) not in known)
+        outcomes = _outcomes(files, facts, (*rules, *more), request, corrects=False)
+        found = (f for each in outcomes for f in each.findings if f.where.file == path and f.worst is not Severity.NOTE)
+        return JudgedFile(files.job_files[path], files.lines[path], files.jobs[path], tuple(found))
+
+    return evaluate
+
+
+def _outcomes(
+    files: LaunchFiles, facts: Facts, rules: tuple[Rule, ...], request: Request, *, corrects: bool
+) -> list[Outcome]:
+    """What the rules find in the files: as a whole, in their lines, and in the jobs that they start."""
+    assert facts.launch is not None
+    explains = {rule.code: rule.explains for rule in rules}
+    of_files = [rule for rule in rules if "job_file" in rule.needs]
+    own = [rule for rule in of_files if cause_of(rule.code).rule.check is rule.check]
+    outcomes = whole_file_outcomes(files, facts, own)
+    for outcome in outcomes:
+        outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
+    explained = {(f.where.file, code) for each in outcomes for f in each.findings for code in explains[f.code]}
+    of_lines = tuple(rule for rule in rules if "job_file" not in rule.needs)
     for lines in files.lines.values():
-        for each in _judged(lines, facts, facts.launch, rules):
+        for each in _judged(lines, facts, facts.launch, of_lines, corrects=corrects):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcomes.append(each)
     for outcome in outcomes:
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    for outcome in imagined_outcomes(files, facts, rules, comparing, known):
+    imagining = ImaginingRules(of_lines, tuple(comparing), tuple(rules_for(request, AREAS)))
+    for outcome in imagined_outcomes(files, facts, imagining, known):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)
-    return extended(report, outcomes, rules, tuple(files.failures))
+    told = {(f.code, f.where.file) for each in outcomes for f in each.findings}
+    for outcome in whole_file_outcomes(files, facts, [rule for rule in of_files if rule not in own]):
+        outcome.findings = [
+            f for f in outcome.findings if (f.code, f.where.file) not in told and not _is_silenced(f, (), files)
+        ]
+        explained |= {(f.where.file, code) for f in outcome.findings for code in explains[f.code]}
+        outcomes.append(outcome)
+    for outcome in outcomes:
+        outcome.findings = [f for f in outcome.findings if (f.where.file, f.code) not in explained]
+    return outcomes
 
 
 def _is_refuted(finding: Finding, files: LaunchFiles) -> bool:
@@ -60,7 +128,9 @@ def _is_refuted(finding: Finding, files: LaunchFiles) -> bool:
     return finding.code == task_without_rank_variables.code and has_rank_variables(files, path)
 
 
-def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: Iterable[Rule]) -> Iterator[Outcome]:
+def _judged(
+    lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: Iterable[Rule], *, corrects: bool
+) -> Iterator[Outcome]:
     """Rules for lines see all lines of a file; rules for the environment see one line at a time."""
     rules = tuple(rules)
     with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
@@ -71,14 +141,15 @@ def _judged(lines: tuple[LaunchLine, ...], facts: Facts, launch: Launch, rules: 
     autocorrect = Autocorrect(facts, rules)
     of_file = replace(launch, lines=lines)
     together = judge(replace(facts, launch=of_file), others)
-    if len(lines) <= MOST_LINES:
+    if corrects and len(lines) <= MOST_LINES:
         together.findings = [autocorrect.finding(each, of_file) for each in together.findings]
     yield together
     for line in lines:
         alone = replace(launch, lines=(line,))
         meant = with_environ if line.pod is None else in_pod
         outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
-        outcome.findings = [_placed(autocorrect.finding(each, alone), line) for each in outcome.findings]
+        found = [autocorrect.finding(each, alone) if corrects else each for each in outcome.findings]
+        outcome.findings = [_placed(each, line) for each in found]
         yield outcome
 
 

@@ -11,6 +11,7 @@ from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -19,7 +20,7 @@ from ddpdoctor.findings import Report
 from ddpdoctor.rules import CauseScope, Rule
 from ddpdoctor.system.machine import this_machine
 
-__all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_machines", "with_machines"]
+__all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_files", "rules_of_machines", "with_machines"]
 
 AREAS = ("environ", "launch")
 
@@ -31,7 +32,8 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
     return tuple(
         each
         for each in rules_for(request, AREAS)
-        if each.scope is not CauseScope.PROCESS and set(each.needs) <= {"environ", "launch", "job", "startup"}
+        if each.scope is not CauseScope.PROCESS
+        and set(each.needs) <= {"environ", "launch", "job", "startup", "submission", "job_file"}
     )
 
 
@@ -45,6 +47,16 @@ def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Ru
     return tuple(each for each in line_rules() if is_selected(each.code))
 
 
+def rules_of_files(request: Request, files: Iterable[JobFile]) -> tuple[Rule, ...]:
+    """The causes of machines that shell files show as a whole; loaded only if a file may show one."""
+    if not any(each.missing or each.launches for each in files):
+        return ()
+    from ddpdoctor.rules.views import job_file_rules
+
+    is_selected = selection(request)
+    return tuple(each for each in job_file_rules() if is_selected(each.code))
+
+
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:
     """The report about lines, with what these rules find about the machines in them."""
     return extended(report, [judge(facts, rules)], rules) if rules else report
@@ -54,7 +66,7 @@ def _shows_a_machine(line: LaunchLine) -> bool:
     """A pod, a container, a scheduler's or a wrapper's limits, chosen GPUs, a rank, a store in a file, what is not exported."""
     return (
         line.pod is not None
-        or bool(line.before or line.private)
+        or bool(line.before)
         or not {"CUDA_VISIBLE_DEVICES", "RANK"}.isdisjoint(line.environ.variables)
         or any(layer.launcher in _LIMITING or layer.name in _BINDING for layer in line.layers)
         or any(sign in word.text for word in line.argv for sign in ("file://", "rdzv", "nccl"))

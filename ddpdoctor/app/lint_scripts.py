@@ -22,9 +22,9 @@ from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
-from ddpdoctor.render.words import counted
 from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
+from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
@@ -112,12 +112,16 @@ def _short(path: str) -> str:
 
 
 def judge_until_interrupted(
-    named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
+    named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request, *, proves_corrections: bool = False
 ) -> ScriptOutcomes:
-    """As `judge_scripts`; Ctrl-C ends it with the findings so far and the files that were not judged."""
+    """As `judge_scripts`; Ctrl-C ends it with the findings so far and the files that were not judged.
+
+    Args:
+        proves_corrections: judge the corrected texts as well, so that safe corrections are known.
+    """
     judging = ScriptOutcomes()
     try:
-        _judge_scripts(judging, named, lines, known, request)
+        _judge_scripts(judging, named, lines, known, request, proves_corrections=proves_corrections)
     except KeyboardInterrupt:
         judging.failures.append(f"{judging.left()} not judged: interrupted")
         judging.is_interrupted = True
@@ -136,7 +140,13 @@ def judge_scripts(named: Scripts, lines: Iterable[LaunchLine], known: Facts, req
 
 
 def _judge_scripts(
-    judging: ScriptOutcomes, named: Scripts, lines: Iterable[LaunchLine], known: Facts, request: Request
+    judging: ScriptOutcomes,
+    named: Scripts,
+    lines: Iterable[LaunchLine],
+    known: Facts,
+    request: Request,
+    *,
+    proves_corrections: bool = False,
 ) -> None:
     """Add to `judging` what is found, as it is found."""
     started = named_by(lines)
@@ -154,7 +164,7 @@ def _judge_scripts(
         left_out = {each.code for each in load((AREA,))} - {each.code for each in judging.rules}
         beside = with_modules([each.source for each in texts])
         end = time.monotonic() + seconds_left(request, math.inf)
-        plan = ScriptJudging(judging.rules, known, by_path, beside, frozenset(left_out), end)
+        plan = ScriptJudging(judging.rules, known, by_path, beside, frozenset(left_out), end, proves_corrections)
         say(f"judging {counted(len(texts), 'script')}")
         for each in _all(texts, plan, request):
             judging.add(each)

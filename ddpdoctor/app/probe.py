@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
-from ddpdoctor.render.words import counted
 from ddpdoctor.system.selfexec import command
+from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
     from ddpdoctor.app.progress import ProgressListener

@@ -25,7 +25,7 @@ __all__ = [
 DEFAULT_SECONDS = 30.0
 """`--timeout` of the commands that only examine this machine."""
 
-OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "triage": 300.0, "lint": None, "run": None}
+OTHER_DEFAULTS = {"check": 120.0, "probe": 120.0, "rehearse": 120.0, "triage": 300.0, "lint": None, "run": None}
 """`--timeout` of the other commands in seconds; None means no limit."""
 
 JUDGING_SHARE = 0.1
@@ -64,8 +64,9 @@ class FailOn(str, Enum):
 class Request:
     """The options of every command.
 
-    `launch` is the launch command that was given after `--`, None without one; `listener` is shown progress and warnings
-    while the use case runs. `verbose` also shows: harmless messages, counts of rules, evidence.
+    `facts` is the first file of `--facts`, `more_facts` the others, which only `check` takes. `launch` is the launch command
+    that was given after `--`, None without one; `listener` is shown progress and warnings while the use case runs. `verbose`
+    also shows: harmless messages, counts of rules, evidence.
     """
 
     format: Format = Format.table
@@ -74,6 +75,7 @@ class Request:
     ignore: str | None = None
     fail_on: FailOn = FailOn.error
     facts: Path | None = None
+    more_facts: tuple[Path, ...] = ()
     timeout: float | None = None
     quiet: bool = False
     verbose: bool = False

@@ -41,6 +41,8 @@ ERROR_FILE = re.compile(rb"error_file: (/\S+\.json)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 LOG_DIR = ("--log-dir", "--log_dir")
 MOST_FILES = 600
+REDACTION_SECONDS = 10.0
+"""Time limit for removing secrets from the kept output; of what is left, the end is kept."""
 FILE_SECONDS = 5.0
 """Time limit for listing the job's files: its folders may be on a server that does not answer."""
 
@@ -185,12 +187,16 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
         CallTimeout: the folders with the job's files do not answer.
     """
     from ddpdoctor.app.triage import triaged
+    from ddpdoctor.privacy.long_texts import without_secrets_of_lines
 
     job, begun = end.job, time.time()
     assert job is not None
     folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_output_"))
     output = folder / "output.log"
-    output.write_bytes(job.copy.content())
+    limit = time.monotonic() + REDACTION_SECONDS
+    kept = job.copy.content().decode("utf-8", "replace")
+    output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
+    output.chmod(0o600)
     kernel = _kernel_log(folder, begun - end.started)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]

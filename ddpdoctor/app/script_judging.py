@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 
 from ddpdoctor.app.excerpts import excerpt_of_text
+from ddpdoctor.app.safe_corrections import with_safety
 from ddpdoctor.collectors.script import ScriptText
 from ddpdoctor.engine import Outcome, judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
@@ -45,6 +46,8 @@ class ScriptJudging:
     left_out: frozenset[str] = frozenset()
     end: float = math.inf
     """When `--timeout` is over, as time.monotonic() counts."""
+    proves_corrections: bool = False
+    """Whether the corrected text is judged as well, so that the safe corrections are known."""
 
 
 @dataclass(slots=True)
@@ -111,6 +114,8 @@ def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudgi
     if not starts:
         outcome = judge(facts, rules)
     outcome.findings = _once(outcome.findings)
+    if plan.proves_corrections and outcome.findings:
+        outcome.findings = _with_safety(outcome.findings, text, starts, plan)
     silencing = comments(text.source.text)
     idle = _silence(outcome, silencing, text.source.path, plan)
     if silencing:
@@ -119,6 +124,19 @@ def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudgi
     lines = text.source.text.split("\n")
     outcome.findings = [_in_cell(_with_excerpt(each, text, lines), text) for each in outcome.findings]
     return outcome
+
+
+def _with_safety(
+    findings: list[Finding], text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudging
+) -> list[Finding]:
+    """The findings, with those corrections as safe that the same rules find to be so in the corrected text."""
+
+    def judged(changed: str) -> list[Finding]:
+        source = replace(text.source, text=changed)
+        again = replace(plan, proves_corrections=False)
+        return _outcome(replace(text, source=source), starts, again).findings
+
+    return with_safety(text.source.text, text.source.path, findings, judged)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ddpdoctor.app.archived_inputs import unpacked_inputs
 from ddpdoctor.app.examined_logs import examined_inputs, examined_job, subject_of, worst_first
 from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
@@ -19,19 +20,19 @@ from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
 from ddpdoctor.collectors.log.inputs import STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
-from ddpdoctor.examined import ExaminedInput, RunDifference
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
 from ddpdoctor.logs.attribution import attributed
 from ddpdoctor.logs.jobs_of_log import JobLog, jobs_of_log
 from ddpdoctor.logs.merged import merged
-from ddpdoctor.privacy.redaction import redact, redact_variable
+from ddpdoctor.privacy.reports import without_secrets
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
 
-__all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged", "without_secrets"]
+__all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged"]
 
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
@@ -66,11 +67,16 @@ def triaged(
     given = list(paths)
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
     stream = standard_input(deadline) if STDIN in given else None
-    with on_disk(given, stream) as files:
+    with unpacked_inputs(given) as archived, on_disk(archived.paths, stream) as files:
         log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
-        given_names = dict(zip(files, given, strict=True))
+        given_names = dict(zip(files, archived.paths, strict=True))
         names = [STDIN_NAME if path == STDIN else path for path in files]
         report, facts = _Triage(log, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+        if job is None:
+            from ddpdoctor.app.triage_tools import examined_tools, with_tools  # after the log was read
+
+            report = with_tools(report, examined_tools(log, known, names, deadline))
+        report = archived.as_given(report)
     report = replace(report, inputs=tuple(_as_given(each, given_names) for each in report.inputs))
     return without_secrets(report), facts
 
@@ -161,50 +167,6 @@ def _wanted(name: str, parts: Iterable[JobLog]) -> JobLog:
     names = list(by_name)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     raise UsageError(f"--job {name!r:.80}: no such job; {guess}jobs: {', '.join(names[:MOST_NAMES]) or 'none'}{more}")
-
-
-def without_secrets(report: Report) -> Report:
-    """The report without tokens and passwords from inputs or paths."""
-    return replace(
-        report,
-        findings=tuple(map(_without_secrets, report.findings)),
-        failures=tuple(map(redact, report.failures)),
-        inputs=tuple(
-            replace(each, path=redact(each.path), job=_redacted(each.job), reason=_redacted(each.reason))
-            for each in report.inputs
-        ),
-        jobs=tuple(replace(each, name=redact(each.name), hosts=tuple(map(redact, each.hosts))) for each in report.jobs),
-        differences=tuple(map(_difference_without_secrets, report.differences)),
-        compared_with=redact(report.compared_with),
-        subject=redact(report.subject),
-    )
-
-
-def _difference_without_secrets(each: RunDifference) -> RunDifference:
-    name = each.name.lstrip("-").upper() if each.kind == "setting" else ""
-    failed, good = redact_variable(name, each.failed), redact_variable(name, each.good)
-    return replace(each, name=redact(each.name), failed=failed, good=good, place=redact(each.place))
-
-
-def _redacted(text: str | None) -> str | None:
-    return None if text is None else redact(text)
-
-
-def _without_secrets(finding: Finding) -> Finding:
-    """The finding without tokens and passwords from a log."""
-    excerpt = finding.excerpt
-    return replace(
-        finding,
-        message=redact(finding.message),
-        quote=redact(finding.quote),
-        about=redact(finding.about),
-        label=redact(finding.label),
-        undetermined=redact(finding.undetermined),
-        evidence=tuple(replace(each, seen=redact(each.seen)) for each in finding.evidence),
-        job=_redacted(finding.job),
-        group=_redacted(finding.group),
-        excerpt=None if excerpt is None else replace(excerpt, lines=tuple(map(redact, excerpt.lines))),
-    )
 
 
 def _saved(log: Log, problems: dict[str, str]) -> list[Facts]:

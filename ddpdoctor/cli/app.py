@@ -28,6 +28,7 @@ COMMANDS = {
     "lint": "lint",
     **dict.fromkeys(("env", "ports", "net", "host", "versions", "gpus", "topo"), "parts"),
     "probe": "probe",
+    "rehearse": "rehearse",
     "triage": "triage",
     "hang": "hang",
     "run": "run",

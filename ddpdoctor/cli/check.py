@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.cli.options import JoinTimeout, Quick
+
+if TYPE_CHECKING:
+    from ddpdoctor.findings import Report
 
 __all__ = ["check"]
 
@@ -28,14 +31,25 @@ def check(
     ] = None,
 ) -> int:
     """Check this machine, or the launch command after --, before the job starts."""
+    from ddpdoctor.cli.output import emit, emit_shortly
+
+    if (report := _of_files(request)) is not None:
+        return emit(report, request)
     from ddpdoctor.app.preflight import Detail, preflight
     from ddpdoctor.app.preflight_plan import PreflightOptions
 
     result = preflight(request, PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes, quick))
     if result.detail is Detail.NOTHING:
         return result.report.exit_code(request.fail_on.severity)
-    from ddpdoctor.cli.output import emit, emit_shortly
-
     if result.detail is Detail.ONE_LINE:
         return emit_shortly(result.report, request)
     return emit(result.report, request)
+
+
+def _of_files(request: Request) -> Report | None:
+    """The report about the files of `--facts`, None if they are the saved facts of one machine, or none were given."""
+    if request.facts is None:
+        return None
+    from ddpdoctor.app.facts_files import of_files
+
+    return of_files(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["EXAMPLES", "GROUPS", "TAKE_A_LAUNCH", "overview"]
 
-TAKE_A_LAUNCH = {"check": "[-- LAUNCH…]", "lint": "[-- LAUNCH…]", "run": "-- LAUNCH…"}
+TAKE_A_LAUNCH = {"check": "[-- LAUNCH…]", "lint": "[-- LAUNCH…]", "rehearse": "-- LAUNCH…", "run": "-- LAUNCH…"}
 """The commands that take a launch command after `--`, and how their usage shows it."""
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -12,6 +12,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "check": "Check this machine, or a launch command and all its nodes.",
         "lint": "Check launch commands, scripts and job files; start nothing.",
         "probe": "Start small ranks and test whether they can communicate.",
+        "rehearse": "Run the script of a launch command on CPU for a few steps.",
     },
     "During the job": {
         "run": "Check, run the job, and say why it failed.",
@@ -50,6 +51,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "probe": (
         "ddpdoctor probe --nproc-per-node 8",
         "ddpdoctor probe --nnodes 2 --node-rank 0 --master-addr node0",
+    ),
+    "rehearse": (
+        "ddpdoctor rehearse -- torchrun --nproc-per-node 4 train.py",
+        "ddpdoctor rehearse --epoch-steps 2 -- python train.py",
     ),
     "run": ("ddpdoctor run -- torchrun --nproc-per-node 8 train.py",),
     "hang": ("ddpdoctor hang", "ddpdoctor hang 4711"),

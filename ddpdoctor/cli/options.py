@@ -94,8 +94,12 @@ SHARED_OPTIONS: dict[str, Any] = {
         ),
     ],
     "facts": Annotated[
-        Path | None,
-        typer.Option("--facts", metavar="FILE", help="Judge facts saved by `ddpdoctor collect`, not this machine."),
+        list[Path] | None,
+        typer.Option(
+            "--facts",
+            metavar="FILE",
+            help="Judge facts saved by `ddpdoctor collect`, or files of nvidia-smi and others (check), not this machine.",
+        ),
     ],
     "timeout": None,
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Only findings: no progress, no summary.")],
@@ -131,7 +135,10 @@ def with_shared_options(command: Callable[..., int]) -> Callable[..., int]:
     def call(context: typer.Context, **given: Any) -> int:
         options = {f.name: given.pop(f.name) for f in shared}
         try:
-            return command(_request(options, context.obj or Invocation()), **given)
+            request = _request(options, context.obj or Invocation())
+            if request.more_facts and command.__name__ != "check":
+                raise UsageError(f"--facts {request.more_facts[0]}: only `ddpdoctor check` takes several files")
+            return command(request, **given)
         except UsageError as error:
             raise WrongOption(str(error)) from None
 
@@ -162,7 +169,13 @@ def _request(options: dict[str, Any], invocation: Invocation) -> Request:
     listener = ConsoleListener(is_quiet=options["quiet"])
     for warning in settings.warnings:
         listener.warning(warning)
-    options = {**options, "ignore": settings.ignored(given)}
+    facts = options["facts"] or ()
+    options = {
+        **options,
+        "facts": next(iter(facts), None),
+        "more_facts": tuple(facts[1:]),
+        "ignore": settings.ignored(given),
+    }
     return _with_target(Request(**options, launch=invocation.launch, listener=listener, began=STARTED))
 
 

@@ -8,11 +8,12 @@ import sys
 from typing import TextIO
 
 from ddpdoctor.app.output_file import CannotWriteError, write_file
+from ddpdoctor.app.public_report import public_report, public_text
 from ddpdoctor.app.request import Format, Request
 from ddpdoctor.findings import Report
 from ddpdoctor.render import render
 
-__all__ = ["as_file", "emit", "emit_shortly", "emit_text", "has_colour", "say", "width"]
+__all__ = ["as_file", "emit", "emit_shortly", "emit_text", "has_colour", "say", "shareable", "width"]
 
 WIDEST = 100
 NARROWEST = 20
@@ -37,10 +38,12 @@ def emit(report: Report, request: Request, tables: str = "", below: str = "") ->
     printed above and below the findings.
     """
     looks = {"quiet": request.quiet, "verbose": request.verbose}
-    table = render(report, "table", width=width(), colour=has_colour(request), **looks)
+    shown = report if sys.stdout.isatty() else public_report(report, request)
+    table = render(shown, "table", width=width(), colour=has_colour(request), **looks)
     text = None
     if request.format is not Format.table or request.output is not None:
         text = as_file(report, request)
+    tables, below = (shareable(each, request) for each in (tables, below))
     written = emit_text(_apart(_apart(tables, table), below), text, request)
     return report.exit_code(request.fail_on.severity) if written else 3
 
@@ -49,6 +52,7 @@ def emit_shortly(report: Report, request: Request) -> int:
     """Print one line and write the file, on a node without rank 0. If the format is not a table, standard output is
     reserved for the report of rank 0. The exit code is that of `emit`.
     """
+    report = public_report(report, request)
     text = None if request.output is None else as_file(report, request)
     first = f": {report.findings[0].text}" if report.findings else ""
     line = f"ddpdoctor check on {report.host}: {report.verdict.value}{first}\n"
@@ -59,11 +63,17 @@ def emit_shortly(report: Report, request: Request) -> int:
 
 
 def as_file(report: Report, request: Request) -> str:
-    """The report in the chosen format, as written to a file: a table is 100 columns wide, without colors."""
+    """The report in the chosen format, as written to a file: without secrets; a table is 100 columns wide, without colors."""
+    report = public_report(report, request)
     options: dict[str, object] = {"width": WIDEST} if request.format is Format.table else {}
     if request.format in (Format.table, Format.concise):
         options["verbose"] = request.verbose
     return render(report, request.format.value, **options)
+
+
+def shareable(text: str, request: Request, stream: TextIO | None = None) -> str:
+    """A text for standard output or `stream`: as it is on a terminal, otherwise without secrets."""
+    return text if not text or (stream or sys.stdout).isatty() else public_text(text, request)
 
 
 def _apart(tables: str, table: str) -> str:

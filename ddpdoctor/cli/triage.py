@@ -15,7 +15,10 @@ __all__ = ["triage"]
 def triage(
     request: Request,
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="PATH…", help="Logs, folders of logs, dumps; - is standard input.")
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH…", help="Logs, dumps, outputs of tools, folders and archives; - is standard input."
+        ),
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="NAME", help="Show only the job with this name.")] = None,
     good: Annotated[

@@ -8,16 +8,22 @@ import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.process import LateError, run
 
-__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "shell_error"]
+if TYPE_CHECKING:
+    from ddpdoctor.launch.evaluator.task_files import TaskFile
+
+__all__ = ["LaunchFiles", "may_hold_launches", "read_files", "read_text", "shell_error"]
 
 MAX_BYTES = 1 << 20
 """The size limit: launch scripts and manifests are far smaller."""
@@ -26,6 +32,7 @@ CHECK_SECONDS = 3.0
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
+_DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dockerfile)(?:\.[\w-]+)?$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
@@ -37,7 +44,8 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, and `left_out` what was not understood of them.
+    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood,
+    and `job_files` the shell files as a whole.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -46,6 +54,8 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    job_files: dict[str, JobFile] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
         """Whether a comment on one of these lines suppresses the code."""
@@ -71,6 +81,15 @@ def read_files(
             found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
         else:
             found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
+    return found
+
+
+def read_text(
+    path: str, text: str, environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
+) -> LaunchFiles:
+    """A file as if it had this text."""
+    found = LaunchFiles()
+    found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
     return found
 
 
@@ -130,16 +149,25 @@ def _read(
     count = text.count("\n") + (not text.endswith("\n"))
     if _YAML_NAME.search(path):
         from ddpdoctor.launch.evaluator.manifests import imagined_manifest_jobs
+        from ddpdoctor.launch.evaluator.task_files import yaml_task
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
+        task = yaml_task(text, path, version)
+        if task is not None and (task.lines or task.jobs):
+            return _of_task(path, task, found, count)
         lines, failures = lines_of_manifest(path, text, version)
         found.lines[path] = lines
         found.failures += failures
-        found.jobs[path], found.left_out[path] = imagined_manifest_jobs(text, path, version)
-        if lines:
-            return ExaminedInput(path, "manifest", lines=count)
+        jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
+        found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
+        if lines or submission.ray_groups:
+            return ExaminedInput(path, "manifest", lines=count, left_out=left_out)
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
+    if _DOCKERFILE.search(path):
+        from ddpdoctor.launch.evaluator.task_files import dockerfile_task
+
+        return _of_task(path, dockerfile_task(text, path, version), found, count)
     if _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
@@ -153,10 +181,21 @@ def _read(
         _imagine(path, text, found, environ, version, files)
         is_understood = bool(lines or found.jobs[path])
         reason = None if is_understood else "no launch line found"
-        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason)
+        left_out = found.left_out[path]
+        return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"
     )
+
+
+def _of_task(path: str, task: TaskFile, found: LaunchFiles, count: int) -> ExaminedInput:
+    """A SkyPilot task, a Compose file or a Dockerfile."""
+    found.lines[path], found.jobs[path] = task.lines, task.jobs
+    found.submissions[path], found.left_out[path] = task.submission, task.left_out
+    is_understood = bool(task.lines or task.jobs or task.submission.word_lists)
+    reason = None if is_understood else "no launch line found"
+    left_out = tuple(each if each.startswith(f"{path}:") else f"{path}: {each}" for each in task.left_out)
+    return ExaminedInput(path, "manifest", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
 
 
 def _imagine(
@@ -164,13 +203,18 @@ def _imagine(
 ) -> None:
     """Execute a shell file on an imagined cluster."""
     from ddpdoctor.facts.launch.record import Launch
+    from ddpdoctor.launch.evaluator.job_files import job_file_of
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
-    run_of_file = run_job_file(text, path, environ, version, folder, _TextsOnly(files))
-    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version)
+    texts = _TextsOnly(files)
+    run_of_file = run_job_file(text, path, environ, version, folder, texts)
+    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
+    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path])
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
+    found.job_files[path] = job_file_of(path, text, version, run_of_file, found.jobs[path])
 
 
 @dataclass(frozen=True)

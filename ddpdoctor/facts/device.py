@@ -17,6 +17,7 @@ _ABSENCES = {
     "GPU_IS_LOST": ("GPU is lost", Why.UNANSWERED),
     "RESET_REQUIRED": ("needs a reset", Why.UNANSWERED),
     "NO_ANSWER": ("no answer", Why.UNANSWERED),
+    "NOT_IN_FILES": ("not in the files", Why.NOT_HERE),
 }
 
 

@@ -10,7 +10,7 @@ from ddpdoctor.facts.device import Device, absence
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 from ddpdoctor.facts.xids import Xid
 
-__all__ = ["Gpu", "PciGpu"]
+__all__ = ["Diagnostic", "Gpu", "PciGpu"]
 
 DAY_SECONDS = 86400.0
 
@@ -27,6 +27,19 @@ class PciGpu:
     @property
     def is_nvidia(self) -> bool:
         return self.vendor == "10de"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """The result of one test of DCGM (`dcgmi diag`, `dcgmi health`), from a file: `status` is pass, warn, fail or skip.
+
+    `gpus` are the GPUs that it names, empty if it names none; `text` is DCGM's own explanation.
+    """
+
+    test: str
+    status: str
+    gpus: tuple[int, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,12 @@ class Gpu(Section):
     """The time between the two samples of counters."""
     xids: tuple[Xid, ...] | None = None
     """None where the kernel log cannot be read: that needs root."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """Results of DCGM in a file; ddpdoctor does not run DCGM."""
+    is_snapshot: bool = False
+    """The facts are from the output of nvidia-smi, which shows one moment: nothing was sampled twice."""
+    no_device: bool = False
+    """nvidia-smi printed `No devices were found`: the driver is loaded and has no GPU."""
     other_accelerators: tuple[str, ...] = ()
     """Names of AMD and Intel accelerators; ddpdoctor does not judge them."""
     gaps: tuple[Gap, ...] = ()

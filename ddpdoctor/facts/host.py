@@ -24,6 +24,7 @@ __all__ = [
     "Limits",
     "Logind",
     "NumaNode",
+    "SchedulerNode",
     "count_cpus",
     "cpus_in",
     "local_ranks",
@@ -134,6 +135,20 @@ class Logind:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerNode:
+    """What a scheduler says about the node, from a file: `state` in its own words, `reason` of a state that is not normal.
+
+    `gpus` are those that the node has, `gpus_usable` those that it can give to jobs (Kubernetes: capacity and allocatable).
+    """
+
+    state: str | None = None
+    reason: str | None = None
+    is_unschedulable: bool | None = None
+    gpus: int | None = None
+    gpus_usable: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Host(Section):
     """One node without its GPUs and networks. Limits of -1 are "unlimited". None is unknown, and `gaps` says why.
 
@@ -172,6 +187,7 @@ class Host(Section):
     clock_is_synchronised: bool | None = None
     extension_locks: tuple[ExtensionLock, ...] = ()
     logind: Logind | None = None
+    scheduler: SchedulerNode | None = None
     gaps: tuple[Gap, ...] = ()
 
     @property

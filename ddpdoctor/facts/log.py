@@ -69,6 +69,8 @@ class InputKind(str, Enum):
     DCGMI = "dcgmi"
     LSPCI = "lspci"
     NCCL_TESTS = "nccl-tests"
+    TOOL = "output of a tool"
+    """Of another tool than those above that `ddpdoctor/tool_output` reads."""
     SCRIPT = "script"
     SHELL = "shell"
     NOTEBOOK = "notebook"

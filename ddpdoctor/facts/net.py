@@ -107,6 +107,8 @@ class Net(Section):
     listening: tuple[int, ...] = ()
     backlog_max: int | None = None
     rdma: Rdma | None = None
+    fabric_errors: tuple[str, ...] | None = None
+    """The errors in the summary of ibdiagnet, from a file; None without one."""
     gaps: tuple[Gap, ...] = ()
 
     @property

@@ -37,7 +37,7 @@ class NvlinkFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NvlinkXidRule:
     """One rule. `status` is None if it holds for every error status; `second` is the action of the second pattern."""
 
     code: int
@@ -97,15 +97,15 @@ _RXPIPE_V1 = 0b0011000010
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[NvlinkXidRule, ...]:
     """All rules, in NVIDIA's order of units."""
     return tuple(rule for row in _TABLE.splitlines() for rule in _rules_of(*row.split(maxsplit=4)))
 
 
-def _rules_of(code: str, units: str, reasons: str, actions: str, statuses: str) -> list[Rule]:
+def _rules_of(code: str, units: str, reasons: str, actions: str, statuses: str) -> list[NvlinkXidRule]:
     second = _ACTIONS[actions[1]] if len(actions) > 1 else None
     return [
-        Rule(
+        NvlinkXidRule(
             int(code),
             tuple(units.split("/")),
             int(reason, 16),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.job import Job
+    from ddpdoctor.facts.job_file import JobFile
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.nodes import Nodes
     from ddpdoctor.facts.probe import Probe
+    from ddpdoctor.facts.rehearsal import Rehearsal
     from ddpdoctor.facts.script import Script
+    from ddpdoctor.facts.submission import Submission
     from ddpdoctor.facts.topo import Topo
     from ddpdoctor.facts.versions import Versions
 
@@ -35,7 +39,9 @@ class Facts:
 
     `collected_at` is UTC in ISO 8601 with a Z; `hostname` is the short one.
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
-    `startup` is there only where this machine was searched for what the launch line starts: in `check`.
+    `submission` is there only where a job file is judged.
+    `startup` is there only where this machine was searched for what the launch line starts: in `check`. `rehearsal` is there
+    only where the script was rehearsed, `job_file` only where `lint` judges a shell or batch file as a whole.
     """
 
     schema: str
@@ -54,22 +60,31 @@ class Facts:
     hang: Hang | None = None
     nodes: Nodes | None = None
     job: Job | None = None
+    submission: Submission | None = None
     startup: Startup | None = None
+    job_file: JobFile | None = None
+    rehearsal: Rehearsal | None = None
     gaps: tuple[Gap, ...] = ()
+
+
+_LATE = {
+    "Gpu": "gpu",
+    "Hang": "hang",
+    "Host": "host",
+    "Job": "job",
+    "JobFile": "job_file",
+    "Log": "log",
+    "Net": "net",
+    "Nodes": "nodes",
+    "Probe": "probe",
+    "Rehearsal": "rehearsal",
+    "Script": "script",
+    "Submission": "submission",
+    "Topo": "topo",
+    "Versions": "versions",
+}
 
 
 def late_names() -> dict[str, type]:
     """The types of sections that are imported only when needed: the codec resolves them by name."""
-    from ddpdoctor.facts.gpu import Gpu
-    from ddpdoctor.facts.hang import Hang
-    from ddpdoctor.facts.host import Host
-    from ddpdoctor.facts.job import Job
-    from ddpdoctor.facts.log import Log
-    from ddpdoctor.facts.net import Net
-    from ddpdoctor.facts.nodes import Nodes
-    from ddpdoctor.facts.probe import Probe
-    from ddpdoctor.facts.script import Script
-    from ddpdoctor.facts.topo import Topo
-    from ddpdoctor.facts.versions import Versions
-
-    return {kind.__name__: kind for kind in (Gpu, Hang, Host, Job, Log, Net, Nodes, Probe, Script, Topo, Versions)}
+    return {name: getattr(import_module(f"ddpdoctor.facts.{module}"), name) for name, module in _LATE.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 
-__all__ = ["Fabric", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
+__all__ = ["Fabric", "FabricLog", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
 
 _LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 P2P_WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
@@ -127,11 +127,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One RDMA device, and its path in sysfs."""
+    """One RDMA device by its name, or by its PCI address, and its path in sysfs. The link is that of `lspci -vvv`."""
 
     name: str
     pci_path: str | None = None
     numa_node: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,14 @@ class FabricManager:
 
     is_running: bool
     version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricLog:
+    """The log of the fabric manager, from a file: its errors since the last start, as it writes them."""
+
+    version: str | None = None
+    errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +166,7 @@ class Topo(Section):
     pairs: tuple[Pair, ...] = ()
     nics: tuple[Nic, ...] = ()
     fabric_manager: FabricManager | None = None
+    fabric_log: FabricLog | None = None
     imex_channels: tuple[str, ...] = ()
     has_pci_bus: bool | None = None
     cpu_vendor: str | None = None

@@ -192,8 +192,15 @@ _NEARLY_NCCL = re.compile(r"N[CL]{2,4}_|NCCL", re.IGNORECASE)
 _NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_transports"})
 """A program's own arguments, which may contain anything, and Open MPI's session key."""
 
-_SECRET_PART = re.compile(r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
-_SECRET_WORD = re.compile(r"(?:^|_)(KEYS?|AUTH|PASS|PWD|JWT|COOKIE|MUNGE|CREDS?|PAT|PSK|T?OTP)(?:_|$)", re.IGNORECASE)
+_SECRET_PART = re.compile(
+    r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE|LICEN[CS]E(?!S)|BEARER|WEBHOOK", re.IGNORECASE
+)
+_SECRET_WORD = re.compile(
+    r"(?:^|_)(KEYS?|AUTH|PASS|PWD|PW|JWT|COOKIE|MUNGE|CREDS?|PAT|PSK|T?OTP|DSN|SAS|\w+PASS|\w+PW|(?:ACCESS|AUTH|USER|SSH|SECRET)KEY)(?:_|$)",
+    re.IGNORECASE,
+)
+_FOLDERS = frozenset({"PWD", "OLDPWD", "SLURM_JOB_LICENSES"})
+"""No passwords: the shell's folders, and the licenses that a job of Slurm uses."""
 
 
 def is_relevant(name: str) -> bool:
@@ -218,4 +225,4 @@ def meaning(name: str) -> str:
 
 def is_secret(name: str) -> bool:
     """Whether a variable with this name is likely to hold a password, a token or a key."""
-    return bool(_SECRET_PART.search(name) or _SECRET_WORD.search(name))
+    return name not in _FOLDERS and bool(_SECRET_PART.search(name) or _SECRET_WORD.search(name))

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.programs import ELSEWHERE, LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.launch.ranks_here import ranks_here
-from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines
+from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines, plan_without_ssh
 from ddpdoctor.launch.task_counts import nodes
 
 __all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "local_job"]
@@ -104,13 +104,17 @@ def _nodes(line: LaunchLine) -> int | None:
 
 
 def agent_of(line: LaunchLine) -> Agent | None:
-    """The launcher of a line if its options can be read: torchrun, or accelerate on several machines."""
+    """The launcher of a line if its options can be read: torchrun, or accelerate or deepspeed --no_ssh on several machines."""
     if line.agent is not None:
         return None if line.plan is None or line.agent.is_garbled else Agent(line, line.agent, line.plan)
     layer = line.layer(LauncherKind.ACCELERATE)
-    if layer is None or layer.is_garbled:
+    if layer is not None and not layer.is_garbled:
+        plan = plan_of_machines(layer, line.config or {})
+        return None if plan is None else Agent(line, layer, plan)
+    layer = line.layer(LauncherKind.DEEPSPEED)
+    if layer is None or layer.is_garbled or line.slots is None or layer.given("no_ssh") is None:
         return None
-    plan = plan_of_machines(layer, line.config or {})
+    plan = plan_without_ssh(layer, line.slots)
     return None if plan is None else Agent(line, layer, plan)
 
 

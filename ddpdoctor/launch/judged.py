@@ -6,7 +6,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, UNJUDGED, LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, plain
-from ddpdoctor.facts.wording import counted
+from ddpdoctor.wording import counted
 
 __all__ = ["described", "why_not_judged"]
 

@@ -146,6 +146,7 @@ def line_of(
         host=_host(layers),
         script=_script(layers, cwd, files),
         config=_config(layers, cwd, files),
+        hostfile=_hostfile(layers, cwd, files),
         known=dict(known or {}),
         batch=next((e for e in layers if e.launcher is LauncherKind.SBATCH and e is not innermost), batch),
         is_background=is_background,
@@ -213,6 +214,23 @@ def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict
         return None
     pairs = re.findall(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
     return {key: value.strip("'\"") for key, value in pairs if value}
+
+
+def _hostfile(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> str | None:
+    """The text of the hostfile of mpirun or deepspeed; None if it is not read."""
+    for layer in layers:
+        if layer.launcher is LauncherKind.DEEPSPEED:
+            path = layer.value("hostfile")
+        elif layer.launcher is LauncherKind.MPIRUN:
+            path = next((g.value for g in reversed(layer.reading.given) if g.flag in _HOSTFILES), None)
+        else:
+            continue
+        is_here = path is not None and UNKNOWN not in path and cwd is not None
+        return files.text(posixpath.join(cwd, path)) if is_here and path and cwd else None
+    return None
+
+
+_HOSTFILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
 
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:

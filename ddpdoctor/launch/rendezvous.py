@@ -6,7 +6,7 @@ None always means that it is not known from the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from ddpdoctor.facts import addresses
@@ -24,6 +24,7 @@ __all__ = [
     "parse_nnodes",
     "plan_of",
     "plan_of_machines",
+    "plan_without_ssh",
     "setting",
 ]
 
@@ -107,27 +108,52 @@ def plan_of_machines(layer: Layer, config: Mapping[str, str]) -> Plan | None:
     """
     if layer.reading.is_open or (layer.given("config_file") is not None and not config):
         return None
-    settings = {}
-    for dest, default in (
-        ("nnodes", "1"),
-        ("node_rank", "0"),
-        ("master_addr", None),
-        ("master_port", str(DEFAULT_PORT)),
-    ):
-        name = ACCELERATE_NAMES[dest]
-        given = layer.given(name)
-        value = config.get(name, default) if given is None else given.value
-        unknown = value is not None and UNKNOWN in value
-        origin = "line" if given is not None else "variable" if name in config else "default"
-        settings[dest] = PlanSetting(None if unknown else value, origin, given.value_word if given else None, unknown)
-    settings |= {dest: PlanSetting("", "default") for dest in ("rdzv_endpoint", "rdzv_conf")}
+    defaults = {"nnodes": "1", "node_rank": "0", "master_addr": None, "master_port": str(DEFAULT_PORT)}
+    names = {dest: ACCELERATE_NAMES[dest] for dest in defaults}
+    configured = {dest: config[name] for dest, name in names.items() if name in config}
+    settings = _static_settings(layer, names, {**defaults, **configured}, configured)
     settings["rdzv_backend"] = PlanSetting(layer.value("rdzv_backend") or "static", "default")
     count = _integer(settings["nnodes"].value)
     if count is None or count < 2 or settings["rdzv_backend"].value != "static":
         return None
+    total = _integer(layer.value("num_processes") or config.get("num_processes"))
+    return _static_plan(settings, count, None if total is None else total // count)
+
+
+def plan_without_ssh(layer: Layer, slots: Mapping[str, int]) -> Plan | None:
+    """The settings of `deepspeed --no_ssh`, by torchrun's names; None on one host.
+
+    Args:
+        slots: the hosts that it uses of its host file, with the number of their GPUs.
+    """
+    defaults = {"node_rank": None, "master_addr": None, "master_port": str(DEFAULT_PORT)}
+    settings = _static_settings(layer, {dest: dest for dest in defaults}, defaults, ())
+    settings["nnodes"] = PlanSetting(str(len(slots)), "default")
+    settings["rdzv_backend"] = PlanSetting("static", "default")
+    if len(slots) < 2 or layer.reading.is_open:
+        return None
+    counts = set(slots.values())
+    return _static_plan(settings, len(slots), counts.pop() if len(counts) == 1 else None)
+
+
+def _static_settings(
+    layer: Layer, names: Mapping[str, str], defaults: Mapping[str, str | None], configured: Collection[str]
+) -> dict[str, PlanSetting]:
+    """The settings in effect of a launcher whose options have other names than torchrun's."""
+    settings = {}
+    for dest, name in names.items():
+        given = layer.given(name)
+        value = defaults[dest] if given is None else given.value
+        unknown = value is not None and UNKNOWN in value
+        origin = "line" if given is not None else "variable" if dest in configured else "default"
+        settings[dest] = PlanSetting(None if unknown else value, origin, given.value_word if given else None, unknown)
+    return settings | {dest: PlanSetting("", "default") for dest in ("rdzv_endpoint", "rdzv_conf")}
+
+
+def _static_plan(settings: dict[str, PlanSetting], count: int, nproc: int | None) -> Plan:
     return Plan(
         nnodes=(count, count),
-        nproc=None,
+        nproc=nproc,
         asked="static",
         backend="static",
         node_rank=_integer(settings["node_rank"].value),

@@ -12,11 +12,12 @@ from ddpdoctor.logs.line_meaning import is_work_of_job, reports_failure
 __all__ = ["NOT_JUDGED", "is_of_job", "reason_against", "settled"]
 
 NOT_JUDGED: dict[InputKind, str] = {
-    InputKind.NVIDIA_SMI: "output of nvidia-smi; `ddpdoctor gpus` on that node examines its GPUs",
-    InputKind.IBSTAT: "output of ibstat; `ddpdoctor net` on that node examines its adapters",
-    InputKind.DCGMI: "output of dcgmi; `ddpdoctor gpus` on that node examines its GPUs",
-    InputKind.LSPCI: "output of lspci; `ddpdoctor topo` on that node examines its topology",
-    InputKind.NCCL_TESTS: "results of nccl-tests; their bandwidth is not judged",
+    InputKind.NVIDIA_SMI: "output of nvidia-smi without a value that can be judged",
+    InputKind.IBSTAT: "output of ibstat without a port",
+    InputKind.DCGMI: "output of dcgmi without a result",
+    InputKind.LSPCI: "output of lspci without a value that can be judged",
+    InputKind.NCCL_TESTS: "output of nccl-tests without a result",
+    InputKind.TOOL: "output of a tool without a value that can be judged",
     InputKind.SCRIPT: "a Python script; `ddpdoctor lint` examines it",
     InputKind.SHELL: "a shell script; `ddpdoctor lint` examines it",
     InputKind.NOTEBOOK: "a notebook; `ddpdoctor lint` examines it",
@@ -30,10 +31,21 @@ NOT_JUDGED: dict[InputKind, str] = {
     InputKind.SPECIAL: "not a regular file",
 }
 """Kinds of inputs that show nothing of a job by themselves, and what to say of them."""
-_TOOLS = (InputKind.NVIDIA_SMI, InputKind.IBSTAT, InputKind.DCGMI, InputKind.LSPCI, InputKind.NCCL_TESTS)
+_TOOLS = (
+    InputKind.NVIDIA_SMI,
+    InputKind.IBSTAT,
+    InputKind.DCGMI,
+    InputKind.LSPCI,
+    InputKind.NCCL_TESTS,
+    InputKind.TOOL,
+)
 _MAY_BE_TEXT = (*_TOOLS, InputKind.MANIFEST, InputKind.JSON)
 _NO_JOB = "no line of a job in it"
 
+_VALUE = re.compile(
+    r"\s*<[\w.]+>[^<]*</[\w.]+>\s*$|\s*\|.*\|\s*$|\s*[A-Z][\w .()/-]{2,45} : "
+    r"|(?:Unable to determine the device handle|Failed to initialize NVML|NVIDIA-SMI has failed|No devices were found)"
+)
 _WORDS = re.compile(
     r"torch[/.]|\bNCCL (?:INFO|WARN|version)|\bsrun: |slurmstepd|\[c10d\]|ProcessGroup|\bwandb: |\bdeepspeed\b|\bmpirun\b"
     r"|(?:^|[\s\[(|-])(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)(?:[\s\])|:-]|$)|\bUserWarning\b|\bcuda:\d|\b[Rr]ank:? ?\d"
@@ -73,6 +85,8 @@ class _OfJob:
     def __init__(self, log: Log) -> None:
         self.matched = {each.source for each in (*log.spoken, *log.unfinished)}
         self.matched |= {xid.source for xid in log.xids if xid.source is not None}
+        self.told = {each.source for each in log.spoken if not _is_of_tool(each)}
+        self.told |= {each.source for each in log.unfinished}
         self.speaking = {line.source for line in (*log.heads, *log.tails) if _is_of_job(line)}
         self.working = {line.source for line in log.tails if line.time is not None or is_work_of_job(line.text)}
         self.launched = {each.source for each in log.marks}
@@ -83,7 +97,14 @@ class _OfJob:
         """Whether a source that begins like something else is the log of a job."""
         if kind is InputKind.KERNEL:
             return source in self.launched
-        return kind in _MAY_BE_TEXT and (source in self.matched or (kind in _TOOLS and source in self.working))
+        if kind in _TOOLS:
+            return source in self.told or source in self.launched or source in self.working
+        return kind in _MAY_BE_TEXT and source in self.matched
+
+
+def _is_of_tool(line: object) -> bool:
+    """Whether a line of interest is a row of a table, an element, or a value with its label, as nvidia-smi prints them."""
+    return isinstance(line, LogLine) and _VALUE.match(line.text) is not None
 
 
 @functools.lru_cache(4)

@@ -1,7 +1,8 @@
 """Redaction: removes tokens, keys, passwords and credentials in URLs from texts and facts. The package's entry point for that.
 
-`facts.variables.is_secret` knows the names of secret variables, `token_shapes` what tokens look like, `secret_places` the
-command lines and files with secrets; this module knows the names that announce a secret.
+Names decide first: `facts.variables.is_secret` knows those of variables, this module those that announce a secret in a text.
+Then shapes: `scanner_rules` has the expressions of a public scanner, `token_shapes` what tokens look like. Then the
+context: `secret_places` knows the command lines, files and messages with secrets.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from typing import Any
 
 from ddpdoctor.facts.environ import REMOVED
 from ddpdoctor.facts.variables import is_secret
-from ddpdoctor.privacy.secret_places import PLACES
-from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_random
+from ddpdoctor.privacy.marks import mark
+from ddpdoctor.privacy.scanner import without_tokens
+from ddpdoctor.privacy.secret_places import MESSAGE, PLACES, PROGRAMS
+from ddpdoctor.privacy.secret_words import Announces, announces
+from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_random, looks_like_key
 
 __all__ = ["REMOVED", "redact", "redact_variable"]
 
@@ -54,6 +58,8 @@ _WORDS = (
 _LOOSE = rf"(?:[\w.-]*[_.-])?(?:{_WORDS}){_SUFFIX}"
 """Names that are also ordinary words: their values are secrets only in `sig=…`, `"auth": "…"` and `--auth …`."""
 _VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
+NAMES = re.compile(rf"{_FIRM}|token|key|pwd|pw|bearer|honeycomb|{_WORDS}", re.IGNORECASE)
+"""A part of every name below: a text without one is not searched for them."""
 ENTRY = re.compile(
     rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":)(?!\d{{1,5}}\b){_VALUE}",
     re.IGNORECASE,
@@ -73,6 +79,14 @@ HEADER = re.compile(
     r"|\bauth:\s+(?=[\w+/]{6,}={1,2}(?:\s|$))|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
     re.IGNORECASE,
 )
+ASSIGNMENT = re.compile(
+    r"(?P<name>(?<![\w.$/-])-{0,2}[A-Za-z](?:[\w.]|-(?=\w)){1,60}[\"']?\]?)(?P<sign>\s?[=:]\s?)"
+    r"(?P<value>[bru]{0,2}(?:\"[^\"\n]*\"|'[^'\n]*')|[^\s,;&\"'}\])]+)"
+)
+"""Any name and its value: whether it is a secret depends on the words of the name (`secret_words`)."""
+_LOGIN = re.compile(r"(?:auth|token|[_.-]key)$", re.IGNORECASE)
+PASSWORD = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s._/-]{8,}")
+"""Letters and digits, and neither a version nor a path."""
 COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
 KEYED = re.compile(
     r"(?P<name>(?<![\w.-])[\w.-]*key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
@@ -84,7 +98,7 @@ LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)
 PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`auth=("user", "…")`."""
 USER = re.compile(
-    r"(?P<name>(?:^|\s)(?:-[uU] ?|--(?:proxy-)?user[=\s]))(?P<value>(?!(?:\d+|[^\s:]+\.\w{1,4}):\d+(?:\s|$))[^\s:]+:\S+)"
+    r"(?P<name>(?:^|\s)(?:-[uU][ \t]?|--(?:proxy-)?user[=\s]))(?P<value>(?!(?:\d+|[^\s:]+\.\w{1,4}):\d+(?:\s|$))[^\s:]+:\S+)"
 )
 PLAIN = frozenset(
     (
@@ -107,6 +121,13 @@ PLAIN = frozenset(
 """Values that mean no secret, or only whether there is one."""
 _OF_NAME = re.compile(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECASE)
 """Names of a secret's location or kind, which are not secrets themselves."""
+SIGNALS = re.compile(r"SIG[A-Z0-9]{2,8}|munge|auth/\w+|basic|bearer|kerberos|ldap|oauth2?|ssh", re.IGNORECASE)
+"""Values of `sig=…` and `auth=…` that are names."""
+NO_PASS = re.compile(r"(?:forward|backward|first|second|third|fwd|bwd|one|two|single|grad|post|pre)[_-]pass$")
+HASH = re.compile(
+    r"(?:sha\d*|commit|revision|digest|md5|etag|blob|checksum|hash|machine-id|boot_id)\W{1,3}$", re.IGNORECASE
+)
+"""Before a hexadecimal number that is no key."""
 SHORT = re.compile(r"\d{1,5}(?:\.\d+)?")
 """A count."""
 IDENTITIES = re.compile(
@@ -134,13 +155,13 @@ def redact(value: Any, field: str = "") -> Any:
 def redact_variable(name: str, value: str) -> str:
     """The value of an environment variable without secrets; the whole value is removed if the name is that of a secret."""
     if value and is_secret(name):
-        return REMOVED
+        return mark(value)
     return _text(value, "name" if _IDENTITY.search(name) else "")
 
 
 def _member(key: str, value: Any) -> Any:
-    if isinstance(value, str) and value and key.isupper() and is_secret(key):
-        return REMOVED
+    if isinstance(value, str) and value and _holds_secret(key, value):
+        return mark(value)
     return redact(value, key)
 
 
@@ -150,12 +171,12 @@ def _words(values: list[Any], field: str) -> list[Any]:
     if values and all(isinstance(each, str) and "\t" not in each for each in values):
         line = "\t".join(values).replace(" ", "\0")  # keeps a word with blanks together
         for known in (*PLACES, USER):
-            line = known.sub(lambda m: m["name"] + REMOVED.replace(" ", "\0"), line)
+            line = known.sub(lambda m: m["name"] + mark(m["value"].replace("\0", " ")).replace(" ", "\0"), line)
         values = line.replace("\0", " ").split("\t")
     for each in values:
         is_word = isinstance(each, str)
         if follows and is_word and not each.startswith("-") and not re.fullmatch(r"\d{1,2}", each):
-            found.append(REMOVED)
+            found.append(mark(each))
             follows = False
             continue
         found.append(WHOLE.sub(_named, each) if is_word and WHOLE.fullmatch(each) else redact(each, field))
@@ -173,16 +194,57 @@ def _text(text: str, field: str) -> str:
     if len(text) < 6:
         return text
     text = URL.sub(lambda m: f"{m['scheme']}***@", text)
-    text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m[0]) else REMOVED, text)
-    text = HEADER.sub(lambda m: m["name"] + REMOVED, text)
-    text = ASSIGNED.sub(_named, NAMED.sub(_named, text))
-    for known in (ENTRY, LISTED, PAIR, COOKIE, *PLACES, USER, KEYED):
-        text = known.sub(lambda m: m["name"] + REMOVED, text)
+    text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m) else mark(m[0]), text)
+    text = HEADER.sub(_marked, text)
+    if NAMES.search(text):
+        text = ASSIGNED.sub(_named, NAMED.sub(_named, text))
+        for known in (ENTRY, LISTED, PAIR, KEYED):
+            text = known.sub(_marked, text)
+    for known in (COOKIE, *(PLACES if PROGRAMS.search(text) else ()), USER):
+        text = known.sub(_marked, text)
+    text = MESSAGE.sub(lambda m: _marked(m) if m["quoted"] or looks_like_key(m["value"]) else m[0], text)
+    text = without_tokens(ASSIGNMENT.sub(_assigned, text))
     if PROSE.search(field):
-        return WORD.sub(lambda m: REMOVED if is_surely_random(m[0]) else m[0], text)
+        return WORD.sub(lambda m: mark(m[0]) if is_surely_random(m[0]) else m[0], text)
     if IDENTITIES.search(field):
         return text
-    return WORD.sub(lambda m: REMOVED if is_random(m[0]) or is_surely_random(m[0]) else m[0], text)
+    return WORD.sub(lambda m: mark(m[0]) if is_random(m[0]) or is_surely_random(m[0]) else m[0], text)
+
+
+def _assigned(match: re.Match[str]) -> str:
+    """An assignment, with its value marked if the words of the name say so."""
+    name, value = match["name"].strip("\"'-]"), match["value"]
+    # What follows a name that says nothing may be an assignment itself: `login failed: APP_LICENSE=…`.
+    shown = mark(value) if _holds_secret(name, value) else ASSIGNMENT.sub(_assigned, value)
+    return f"{match['name']}{match['sign']}{shown}"
+
+
+def _holds_secret(name: str, value: str) -> bool:
+    """Whether the value with this name is a secret: by the words of the name, or by those and its own look."""
+    strength = Announces.SECRET if name.isupper() and is_secret(name) else announces(name)
+    if strength is Announces.NOTHING or _is_plain(value):
+        return False
+    is_login = _LOGIN.search(name) is not None and PASSWORD.fullmatch(value.strip("\"'")) is not None
+    return strength is Announces.SECRET or is_login or looks_like_key(value)
+
+
+def _is_plain(value: str) -> bool:
+    """Whether a value is a placeholder, a switch, a count, a path or code."""
+    bare = value.strip("\"'")
+    if (
+        bare.lower() in PLAIN
+        or SHORT.fullmatch(bare)
+        or bare.startswith(("<", "$", "-", "***", "(", "[", "{", "/", "~", "./", "%"))
+    ):
+        return True
+    is_quoted = value[-1:] in ('"', "'")
+    return not is_quoted and re.match(r"[A-Za-z_][\w.]*[\[(.]", bare) is not None and not any(c.isdigit() for c in bare)
+
+
+def _marked(match: re.Match[str]) -> str:
+    """A match with its secret, `value`, marked."""
+    start, end = match.span("value")
+    return match.string[match.start() : start] + mark(match["value"]) + match.string[end : match.end()]
 
 
 def _named(match: re.Match[str]) -> str:
@@ -193,6 +255,7 @@ def _named(match: re.Match[str]) -> str:
     is_plain = is_plain or (
         name.endswith("tokens") and re.fullmatch(r"[\d.,]+[kmbt]?", value, re.IGNORECASE) is not None
     )
+    is_plain = is_plain or SIGNALS.fullmatch(value) is not None or NO_PASS.search(name) is not None
     is_plain = is_plain or (value.isdigit() and re.search(r"\.\w{1,4}$", name) is not None)  # file:line
     is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
     is_plain = is_plain or _OF_NAME.search(name) is not None
@@ -201,8 +264,11 @@ def _named(match: re.Match[str]) -> str:
     is_prose = not sign.strip() and not name.startswith("-")
     if is_prose:  # the rest may still contain one: `secret otpauth://…?secret=…`
         return f"{match['name']}{sign}{NAMED.sub(_named, match['value'])}"
-    return match[0] if is_plain else f"{match['name']}{sign}{REMOVED}"
+    return match[0] if is_plain else f"{match['name']}{sign}{mark(match['value'])}"
 
 
-def _is_identity(field: str, value: str) -> bool:
-    return bool(IDENTITIES.search(field)) and re.fullmatch(r"[0-9a-fA-F]+", value) is not None
+def _is_identity(field: str, found: re.Match[str]) -> bool:
+    """Whether a hexadecimal number names something: by its field, or by the word before it."""
+    if re.fullmatch(r"[0-9a-fA-F]+", found[0]) is None:
+        return False
+    return bool(IDENTITIES.search(field) or HASH.search(found.string, max(0, found.start() - 20), found.start()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["PLACES"]
+__all__ = ["MESSAGE", "PLACES", "PROGRAMS"]
 
 _ITS = r"\b[^|;&\n]{0,400}?\s"
 _BY_OPTION = (
@@ -34,3 +34,18 @@ PLACES = (
     re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t]+[^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
 )
 """The text before a secret, and the secret."""
+PROGRAMS = re.compile(
+    r"sshpass|login|mysql|mariadb|twine|cqlsh|mongo|\b7z|zip\b|sqlcmd|\bbcp\b|ipmitool|mosquitto|redis-cli|ldap|openssl|-U|xfreerdp|lftp"
+    r"|\bhttps?\s|secret|snmp|nmcli|\bdvc\b|rclone|\bmc\s|ngrok|sqlplus|jdbc|htpasswd|rabbitmqctl|\bnet\suse|/t/|\bdata:|\bstringData:",
+    re.IGNORECASE,
+)
+"""A part of everything in PLACES: a text without one is not searched for them."""
+MESSAGE = re.compile(
+    r"(?i:(?<![A-Za-z0-9])(?:tokens?|pass(?:word|wd|phrase)|secret|credentials?"
+    r"|(?:(?:api|access|auth|private|license|secret)[ _-]?)?"
+    r"key(?:_id)?"
+    r"|(?:invalid|incorrect|wrong|bad|rejected|expired|unknown|unauthorized)\s(?:\w+\s)?key))"
+    r"[\"']?(?:\s(?:provided|given|used|is|was|supplied|for|of|from|with|value)\b){0,2}\s{0,3}(?:=>?|:)?\s{0,3}"
+    r"(?:(?P<quoted>[`\"'\\]{1,8})(?=[^`\"'\s\\]{6,80}[`\"'\\])|(?=[\w+/~-]{16}))(?P<value>[^\s`\"',;)\]}\\]+)"
+)
+"""What a program says about a secret: `invalid token …`, `with password '…'`, `Incorrect API key provided: …`."""

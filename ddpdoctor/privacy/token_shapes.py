@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 
-__all__ = ["SHAPE", "WORD", "is_random", "is_surely_random"]
+__all__ = ["SHAPE", "WORD", "is_random", "is_surely_random", "looks_like_key"]
 
 _SHAPES = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
@@ -27,6 +27,8 @@ _SHAPES = (
     r"(?<![A-Za-z0-9])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<![A-Za-z0-9])(?<!world_info=)eyJ[\w-]{40,}={0,2}",
     r"\$(?:2[aby]|5|6|y|argon2\w*)\$[^\s:]{16,}",
     r"\bA[A-Za-z0-9_-]{2}8Q~[\w~.-]{20,}",
+    r"\b[a-z][a-z0-9]{1,7}_(?=[a-zA-Z]*\d)(?=[0-9a-fA-F]*[g-zG-Z])[A-Za-z0-9]{32,}\b",
+    r"\bNR(?:AK|JS|RA|II|SP)-[A-Za-z0-9]{16,}|(?<![\w+/])[A-Za-z0-9+/]{86}==",
     r"\bAGE-SECRET-KEY-1\w{20,}|\b[a-z]{2,6}_[0-9a-f]{40,}\b|(?i:\bwebhook)[\w.-]*/[\w@/.-]{20,}|(?<=/hook/)(?=[\w-]*\d)[\w-]{16,}",
     r"(?<![\w/+-])[0-9a-fA-F]{32}(?:[0-9a-fA-F]{8})?(?:[0-9a-fA-F]{24})?(?:[0-9a-fA-F]{64})?(?![\w/+-])",
 )
@@ -95,6 +97,20 @@ def is_surely_random(word: str) -> bool:
         if has_issuer and len(part) >= AFTER_ISSUER and re.search(r"[g-zG-Z]", part) and _is_varied(part, 0.25):
             return True
     return False
+
+
+_KEY = re.compile(
+    r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|(?=(?:[^\d]*\d){3})[A-Za-z0-9]{16,}"
+    r"|(?=(?:[^\d]*\d){2})[A-Za-z0-9+/]{24,}={0,2}|(?:[A-Z0-9]{4,8}-){3,}[A-Z0-9]{4,12}"
+)
+
+
+def looks_like_key(word: str) -> bool:
+    """Whether a word can be a key, after a name that announces one: hexadecimal, a UUID, letters mixed with digits."""
+    bare = word.strip("\"'")
+    if not re.search(r"\d", bare) or not re.search(r"[A-Za-z]", bare) or bare.startswith(("/", "./", "~")):
+        return False
+    return _KEY.fullmatch(bare) is not None or is_random(bare) or is_surely_random(bare)
 
 
 def _share(word: str) -> float:

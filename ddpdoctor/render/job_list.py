@@ -10,7 +10,8 @@ from rich.text import Text
 from ddpdoctor.examined import ExaminedJob
 from ddpdoctor.findings import Finding, Report, Role
 from ddpdoctor.render.plain import printable
-from ddpdoctor.render.words import counted, joined, listed, period_text
+from ddpdoctor.render.words import joined, listed, period_text
+from ddpdoctor.wording import counted
 
 __all__ = ["MOST_JOBS_IN_FULL", "job_heading", "job_table"]
 

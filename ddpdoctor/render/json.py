@@ -70,6 +70,7 @@ def _input(examined: ExaminedInput) -> dict[str, Any]:
         "ranks": list(examined.ranks),
         "job": examined.job,
         "reason": examined.reason,
+        "left_out": list(examined.left_out),
     }
 
 

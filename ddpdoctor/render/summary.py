@@ -10,7 +10,8 @@ from rich.text import Text
 from ddpdoctor.findings import Finding, Report, Verdict
 from ddpdoctor.render.blocks import is_harmless
 from ddpdoctor.render.plain import printable
-from ddpdoctor.render.words import counted, joined, listed, seconds_text
+from ddpdoctor.render.words import joined, listed, seconds_text
+from ddpdoctor.wording import counted
 
 __all__ = ["summary"]
 
@@ -19,6 +20,21 @@ MOST_REASONS = 3
 
 NOUNS = {"shell": "shell file", "stacks": "stack dump", "facts": "facts file", "unknown": "other file"}
 """The nouns for counting kinds of input, if they differ from the kind's name."""
+TOOLS = (
+    "nvidia-",
+    "dcgmi",
+    "ib",
+    "lspci",
+    "nccl-tests",
+    "NCCL ",
+    "collect_env",
+    "ip ",
+    "ulimit",
+    "env",
+    "scontrol",
+    "kubectl",
+)
+"""The beginnings of kinds that are names of tools."""
 
 
 def summary(report: Report, *, is_verbose: bool) -> Iterator[Text]:
@@ -55,7 +71,12 @@ def _counts(findings: Sequence[Finding]) -> str:
 def _checked(report: Report) -> str:
     """`checked 2 scripts, 1 manifest`; empty where the report names no inputs."""
     counts = Counter(each.kind for each in report.inputs if each.is_understood)
-    return f"checked {', '.join(counted(n, NOUNS.get(kind, kind)) for kind, n in counts.items())}" if counts else ""
+    return f"checked {', '.join(counted(n, _noun(kind)) for kind, n in counts.items())}" if counts else ""
+
+
+def _noun(kind: str) -> str:
+    """The noun for counting: `nvidia-smi file` for the output of a tool."""
+    return NOUNS.get(kind) or (f"{kind} file" if kind.startswith(TOOLS) else kind)
 
 
 def _skipped_inputs(report: Report) -> str:

@@ -21,12 +21,14 @@ from ddpdoctor.render.places import place_beside
 from ddpdoctor.render.plain import printable
 from ddpdoctor.render.section_rows import section_rows
 from ddpdoctor.render.summary import summary
-from ddpdoctor.render.words import counted
+from ddpdoctor.wording import counted
 
 __all__ = ["write"]
 
 MOST_EVIDENCE = 6
 MOST_CONSEQUENCES = 5
+MOST_LEFT_OUT = 3
+"""Places that were not examined; of more, only the number is given."""
 MOST_EXCERPTS = 20
 """With more findings than that, only their places are listed."""
 LONGEST_WHY = 300
@@ -246,6 +248,12 @@ class _Screen:
             self._print(Text.assemble(("not judged: ", "bold magenta"), text), hanging=2)
         if self._report.not_understood and self._report.command in READ_BY:
             self._print(Text(READ_BY[self._report.command], style="dim"))
+        left_out = [reason for each in self._report.inputs if each.is_understood for reason in each.left_out]
+        for reason in left_out[:MOST_LEFT_OUT]:
+            self._print(Text.assemble(("not examined: ", "magenta"), printable(reason)), hanging=2)
+        if len(left_out) > MOST_LEFT_OUT:
+            more = f"not examined: {len(left_out) - MOST_LEFT_OUT} more (--format json lists them)"
+            self._print(Text(more, style="dim"))
 
     def _labelled(self, label: str, text: str, style: str) -> None:
         """A label and its text, whose further lines begin below the first; nothing without a text."""

@@ -1,19 +1,14 @@
-"""Counts and lists in sentences."""
+"""Lists, seconds and periods in sentences."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["counted", "joined", "listed", "period_text", "seconds_text"]
+__all__ = ["joined", "listed", "period_text", "seconds_text"]
 
 _TIME = re.compile(r"\d\d:\d\d:\d\d")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [ \d]\d")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 error`, `2 errors`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {_plural(noun)}"
 
 
 def listed(items: Sequence[str], most: int = 4) -> str:
@@ -25,10 +20,6 @@ def listed(items: Sequence[str], most: int = 4) -> str:
 def seconds_text(seconds: float) -> str:
     """`0.4 s`, `12 s`."""
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-
-
-def _plural(noun: str) -> str:
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
 
 
 def joined(parts: Iterable[str], separator: str = " · ") -> str:

@@ -78,6 +78,7 @@ class Rule:
     speaker: Speaker = Speaker.CULPRIT
     also_in: tuple[str, ...] = ()
     is_last_resort: bool = False
+    repairs: tuple[str, ...] = ()
 
     @property
     def is_of_logs(self) -> bool:
@@ -107,7 +108,7 @@ class Cause:
     """One cause of the catalogue and every look at it: at a machine, at launch lines, at a log, at a stuck job.
 
     Made by `@cause` from the function that is its manual and its first look; `@NAME.look` adds another one, which is
-    about whatever section it takes: `launch`, `log` or `hang`.
+    about whatever section it takes: `launch`, `log`, `hang` or `rehearsal`.
     """
 
     def __init__(self, rule: Rule, *, all_attempts: bool) -> None:
@@ -127,8 +128,9 @@ class Cause:
             ValueError: no such section, or a second look at logs, of which only one would be used.
         """
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
-        if section not in ("launch", "log", "hang"):
-            raise ValueError(f"{self.rule.code}: a further look takes launch, log or hang, not {section!r}")
+        if section not in ("launch", "job_file", "log", "hang", "submission", "rehearsal"):
+            sections = "launch, job_file, log, hang, submission or rehearsal"
+            raise ValueError(f"{self.rule.code}: a look takes {sections}, not {section!r}")
         if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
             raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
         self._looks.append((section, check))
@@ -160,6 +162,7 @@ def cause(
     also_in: tuple[str, ...] = (),
     all_attempts: bool = False,
     is_last_resort: bool = False,
+    repairs: tuple[str, ...] = (),
 ) -> Callable[[Check], Cause]:
     """Register the decorated function as the manual of one cause and the first look at it. A cause that is only seen in
     logs, by its signatures, has a function without parameters and without a body: its manual.
@@ -180,6 +183,8 @@ def cause(
         yields_to: codes of more precise causes: a line that one of their signatures matches shows only these.
         speaker: who prints the lines that its signatures match.
         is_last_resort: judged after all others, and only where none of them found an error.
+        repairs: the names of corrections of a job file that may remove it, the likeliest first: see
+            `launch/evaluator/repairs.py`.
         also_in: commands that show this cause besides the one of its own area: ports, net, gpus, versions.
 
     Raises:
@@ -212,6 +217,7 @@ def cause(
             speaker=speaker,
             also_in=also_in,
             is_last_resort=is_last_resort,
+            repairs=repairs,
         )
         _causes[code] = Cause(rule, all_attempts=all_attempts)
         return _causes[code]

@@ -1,4 +1,4 @@
-"""The causes as they appear on launch lines, in logs, and in the dumps and stacks of a stuck job.
+"""The causes as they appear on launch lines, in logs, in the dumps and stacks of a stuck job, and in a rehearsal.
 
 Each function returns rules that need one section only; the looks in the causes' files determine which causes these are.
 """
@@ -15,7 +15,7 @@ from ddpdoctor.findings import Finding
 from ddpdoctor.rules import Rule, cause_of, load, loaded
 from ddpdoctor.rules.line_modules import LINE_MODULES
 
-__all__ = ["hang_rules", "line_rules", "log_rules"]
+__all__ = ["hang_rules", "job_file_rules", "line_rules", "log_rules", "rehearsal_rules", "submission_rules"]
 
 Look = Callable[..., Iterable[Finding] | None]
 
@@ -28,6 +28,29 @@ def line_rules() -> tuple[Rule, ...]:
         replace(each.rule, check=look, needs=("launch",), wants=())
         for each in loaded()
         for look in each.looks_at("launch")
+    )
+
+
+def job_file_rules() -> tuple[Rule, ...]:
+    """The causes of machines that shell files show as a whole, judged from the file alone."""
+    for module in LINE_MODULES:
+        importlib.import_module(module)
+    return tuple(
+        replace(each.rule, check=look, needs=("job_file",), wants=())
+        for each in loaded()
+        for look in each.looks_at("job_file")
+    )
+
+
+def submission_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that job files show as a whole, each judged from the submission alone."""
+    return tuple(
+        replace(rule, check=look, needs=("submission",), wants=())
+        for rule in rules
+        for look in (
+            *([rule.check] if "submission" in rule.needs else ()),
+            *cause_of(rule.code).looks_at("submission"),
+        )
     )
 
 
@@ -72,13 +95,23 @@ def hang_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     )
 
 
-def _every_look(looks: Sequence[Look], hang: object) -> Iterable[Finding]:
-    """What all looks at one cause found; skipped if all of them were skipped."""
+def rehearsal_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those of `rules` that the rehearsal of a script can show, each judged from `rehearsal` alone."""
+    return tuple(
+        replace(rule, check=functools.partial(_every_look, looks), needs=("rehearsal",), wants=())
+        for rule in rules
+        if (looks := cause_of(rule.code).looks_at("rehearsal"))
+    )
+
+
+def _every_look(looks: Sequence[Look], **sections: object) -> Iterable[Finding]:
+    """What all looks at one cause found; skipped if all of them were skipped. They take one section."""
+    (section,) = sections.values()
     answers: list[Finding] = []
     refusals: list[CannotLook] = []
     for look in looks:
         try:
-            answers += look(hang) or ()
+            answers += look(section) or ()
         except CannotLook as skip:
             refusals.append(skip)
     if len(refusals) == len(looks):

@@ -42,7 +42,9 @@ def described(script: StartedScript, text: str) -> StartedScript:
     strings = {text.partition(":")[0] for text in _texts(_nodes(tree_index, ast.Constant)) if len(text) < LONGEST}
     options = [flag for call in calls.named("add_argument") for flag in _texts(call.args)]
     frameworks = {name.partition(".")[0] for name in _imports(tree_index)} & STARTERS
-    trainer = {k.arg: n for call in calls.named("Trainer") for k in call.keywords if (n := _count(k.value, least=1))}
+    trainer = {
+        k.arg: n for call in calls.named("Trainer", "Fabric") for k in call.keywords if (n := _count(k.value, least=1))
+    }
     starts = any(call.args for call in calls.named("spawn", "start_processes"))
     attributes = _nodes(tree_index, ast.Attribute)
     names = {node.attr for node in attributes}
@@ -69,6 +71,7 @@ def described(script: StartedScript, text: str) -> StartedScript:
             _is_local_rank(a) for c in calls.named("set_device", "device") for a in c.args[-1:]
         ),
         nccl=bool({"nccl", "cuda"} & strings) or "cuda" in names,
+        takes_master=any(map(_needs_master, _joins(tree))),
     )
 
 
@@ -159,6 +162,14 @@ def _is_local_rank(node: ast.expr) -> bool:
 def _joins(tree: ast.Module) -> Iterator[ast.Call]:
     """The calls of init_process_group that are reached in every start of the script."""
     return (call for call in _certain_calls(tree) if _last(call.func) == "init_process_group")
+
+
+def _needs_master(call: ast.Call) -> bool:
+    """Whether the call takes the address of the store from the environment."""
+    if {keyword.arg for keyword in call.keywords} & {None, "store"}:
+        return False
+    method = _argument(call, 1, "init_method")
+    return method is None or (_text(method) or "").startswith("env:")
 
 
 def _needs_rank(call: ast.Call) -> bool:

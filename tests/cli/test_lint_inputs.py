@@ -75,7 +75,7 @@ FILES = {
         "manifest",
         "kind LeaderWorkerSet",
     ),
-    "sky.yaml": ("resources:\n  accelerators: H100:8\nrun: torchrun train.py\n", "manifest", "SkyPilot"),
+    "sky.yaml": ("resources:\n  accelerators: H100:8\nrun: ./train.sh\n", "manifest", "SkyPilot"),
     "empty.sh": ("", "unknown", "empty"),
     "empty.py": ("", "script", "empty"),
     "hello.sh": ("echo hello\n", "shell", "no launch"),

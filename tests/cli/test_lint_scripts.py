@@ -247,8 +247,9 @@ def test_check_judges_the_script_against_this_machine_too(tmp_path: Path) -> Non
     assert "SCRIPT023" not in [f["code"] for f in _lint("--", "torchrun", "train.py", cwd=tmp_path)["findings"]]
 
 
-def _patched(folder: Path, *files: str) -> subprocess.CompletedProcess[bytes]:
-    done = doctor("lint", "--diff", *files, cwd=folder, shell='"$@" > patch.diff 2> told.txt; true')
+def _patched(folder: Path, *files: str, unsafe: bool = False) -> subprocess.CompletedProcess[bytes]:
+    options = ("--diff", "--unsafe") if unsafe else ("--diff",)
+    done = doctor("lint", *options, *files, cwd=folder, shell='"$@" > patch.diff 2> told.txt; true')
     assert done.returncode == 0
     command = ["patch", "-p1", "--batch", "-i", "patch.diff"]
     for option in ("-p0", "-p1"):
@@ -294,8 +295,9 @@ def test_all_corrections_of_the_wrong_forms_go_together(tmp_path: Path) -> None:
     for path in WRONG:
         shutil.copy(path, tmp_path)
     before = {path.name: (tmp_path / path.name).read_text() for path in WRONG}
-    applied = _patched(tmp_path, ".")
-    assert applied.returncode == 0, applied.stdout
+    for unsafe in (False, True):
+        applied = _patched(tmp_path, ".", unsafe=unsafe)
+        assert applied.returncode == 0, applied.stdout
     changed = [name for name, text in before.items() if (tmp_path / name).read_text() != text]
     assert len(changed) > len(WRONG) // 3
     for name in changed:

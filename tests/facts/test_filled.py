@@ -50,7 +50,7 @@ def _filled() -> tuple[set[str], list[re.Pattern[str]], dict[str, int]]:
             if isinstance(node, ast.keyword) and node.arg:
                 names.add(node.arg)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names.add(node.value)
+                names.update((node.value, *node.value.split(".")))  # `gpu.diagnostics` fills diagnostics
             elif isinstance(node, ast.JoinedStr):
                 parts = [re.escape(str(p.value)) if isinstance(p, ast.Constant) else r"\w+" for p in node.values]
                 if re.fullmatch(r"(\w|\\w\+|\\_)*_(\w|\\w\+|\\_)*", "".join(parts)):

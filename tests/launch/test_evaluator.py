@@ -117,7 +117,7 @@ def test_ssh_takes_no_variables_along_and_mpirun_those_of_x() -> None:
     run = job("export A=1 B=2\nssh gpu-07 'python train.py'\n")
     assert run.launched[0].place.host == "gpu-07"
     assert "A" not in run.launched[0].environ
-    run = job("#SBATCH -N 2\nexport A=1 B=2\nmpirun -np 2 -ppn 1 -x A python train.py\n")
+    run = job("export A=1 B=2\nmpirun -H node-0:1,node-1:1 -x A python train.py\n")
     assert [("A" in e.environ, "B" in e.environ) for e in run.launched] == [(True, True), (True, False)]
 
 
@@ -170,3 +170,22 @@ def test_no_argument_crashes_a_tool(name: str, words: list[str], stdin: str) -> 
 def test_host_lists() -> None:
     assert host_names("node[01-03,7],login1") == ["node01", "node02", "node03", "node7", "login1"]
     assert host_names("node[1-99999]") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("S=0; echo a=$(((S)) && echo 0 || echo 1)", "a=1\n"),
+        ("echo $((1+(2*3))) $(( (1) + (2) )) $(((1+2)*3))", "7 3 9\n"),
+        ("A=(\n # c d\n x\n y # z\n)\necho ${#A[@]} ${A[@]}", "2 x y\n"),
+    ],
+)
+def test_what_the_grammar_misreads_is_executed_as_bash_does(text: str, printed: str) -> None:
+    assert evaluated(text)[0] == printed
+
+
+@pytest.mark.parametrize("text", ["$((" * 100_000, "$(((a)) && b) " * 20_000, "echo $((" + "(1)" * 30_000])
+def test_many_expansions_end(text: str) -> None:
+    started = time.process_time()
+    job(text)
+    assert time.process_time() - started < 10  # seconds; a bound against endless work, not a measurement

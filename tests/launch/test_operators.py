@@ -236,7 +236,7 @@ def test_a_trainjob_whose_options_contradict_its_runtime(option: str, expected: 
 
 
 def test_a_runtime_of_mpi_is_not_taken_for_one_of_torch() -> None:
-    jobs, left_out = imagined_manifest_jobs(
+    jobs, left_out, _ = imagined_manifest_jobs(
         TRAINJOB.replace("torch-distributed", "mpi-distributed") % "a.py", "t", VERSION
     )
     assert jobs == ()
@@ -554,7 +554,7 @@ def test_hostile_manifests_end_within_their_bounds(name: str) -> None:
 
 
 def test_a_job_of_many_pods_says_how_many_are_imagined() -> None:
-    jobs, left_out = imagined_manifest_jobs(HOSTILE["replicas"], "h.yaml", VERSION)
+    jobs, left_out, _ = imagined_manifest_jobs(HOSTILE["replicas"], "h.yaml", VERSION)
     assert len(jobs[0].launched) == 128
     assert environ(jobs[0])["WORLD_SIZE"] == "1000000000"
     assert any("999999999 pods" in each for each in left_out)

@@ -125,7 +125,7 @@ with the function that printed it, and with NCCL's own hints, as the nearest rea
 {rows}
 
 Two calls with the same text in two functions are two warnings. Many of them report a mistake inside NCCL or a plugin, or belong
-to an interface that torch does not use; a user meets few of them.
+to an interface that torch does not use; users see few of them.
 
 No source of 2.31 and 2.32 is public as a tag of the repository. Of them, the strings of the libraries 2.31.2 and 2.32.3 were
 read: the level `NCCL ATTN`, the lines `NCCL DIAG`, new hints, and new texts of known causes.

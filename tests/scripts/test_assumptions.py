@@ -150,6 +150,12 @@ CASES = [
         "draws_same_numbers", _no, "SCRIPT026", "random.seed(1)\nif random.random() < 0.5:\n    dist.barrier()\n"
     ),
     _false_alarm(
+        "ends_with_input",
+        _no,
+        "SCRIPT026",
+        "def train(loader):\n    for batch in loader:\n        while batch is not None:\n            dist.barrier()\n",
+    ),
+    _false_alarm(
         "is_configured_as_none",
         _no,
         "SCRIPT026",

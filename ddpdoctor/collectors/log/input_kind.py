@@ -9,6 +9,7 @@ import json
 import re
 
 from ddpdoctor.facts.log import InputKind
+from ddpdoctor.tool_output.parts import may_be_tool_output, parts_of
 
 __all__ = ["kind_of"]
 
@@ -39,6 +40,7 @@ _LSPCI = re.compile(rb"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]", 
 _IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 _TAR = 257
 """The offset of a tar archive's magic bytes."""
+TOOL_BYTES = 4096
 _CHECKPOINTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _BY_NAME = {
     ".py": InputKind.SCRIPT,
@@ -101,7 +103,14 @@ def _text_kind(head: bytes, name: str) -> InputKind:
         return InputKind.MANIFEST
     if len(_LSPCI.findall(head, 0, 4096)) >= 2:
         return InputKind.LSPCI
-    return next((kind for kind, words in _TOOLS.items() if words.search(head, 0, 4096)), InputKind.TEXT)
+    tool = next((kind for kind, words in _TOOLS.items() if words.search(head, 0, 4096)), None)
+    return tool or (InputKind.TOOL if _is_tool_output(head) else InputKind.TEXT)
+
+
+def _is_tool_output(head: bytes) -> bool:
+    """Whether a text begins with the output of one of the tools without a kind of their own."""
+    beginning = head[:TOOL_BYTES]
+    return may_be_tool_output(beginning) and bool(parts_of(beginning.decode("utf-8", "replace")))
 
 
 def _is_document(start: bytes) -> bool:

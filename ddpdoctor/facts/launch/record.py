@@ -26,7 +26,8 @@ class StartedScript:
     it. `declares` are the options of its own parser, `similar` an existing script with a similar name.
     `trainer_devices` and `trainer_nodes` are arguments of Lightning's Trainer. `backend` is the literal backend of a
     process group that it joins, whatever starts it, `workers` the most num_workers of its DataLoaders,
-    `takes_gpu_of_local_rank`: it selects the GPU with the number of its local rank.
+    `takes_gpu_of_local_rank`: it selects the GPU with the number of its local rank. `takes_master`: it joins a process group
+    whose address is in the environment.
     """
 
     path: str
@@ -50,6 +51,7 @@ class StartedScript:
     backend: str | None = None
     workers: int = 0
     takes_gpu_of_local_rank: bool = False
+    takes_master: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ class LaunchLine:
     torchrun, `config` the top level of accelerate's --config_file (None: not read). `known` are the variables of a
     shell file that `source` uses and whose values are certain there. `before` are effects of earlier commands:
     `memlock` (the argument of ulimit -l), `torch` (`cpu`: its build without CUDA was installed), `removed` (arguments
-    of rm). `private` are variables that the script sets and that are empty in the text that it quotes for another
-    shell. `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
-    None without one. `preceding` are the commands that its shell runs before it, as in `Layer`.
+    of rm). `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
+    None without one. `hostfile` is the text of the hostfile that mpirun or deepspeed is given, None if it is not read.
+    `preceding` are the commands that its shell runs before it, as in `Layer`. `slots` are the hosts that its deepspeed uses of
+    a host file, with the number of their GPUs (None: not read).
     """
 
     source: str
@@ -87,9 +90,10 @@ class LaunchLine:
     marks: tuple[Mark, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
     pod: Pod | None = None
-    private: tuple[str, ...] = ()
     carriage_return: int | None = None
     preceding: tuple[str, ...] = ()
+    hostfile: str | None = None
+    slots: dict[str, int] | None = None
 
     @property
     def agent(self) -> Layer | None:

@@ -191,6 +191,7 @@ def _source(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None
     text = shell.machine.read_file(path.text, shell.folder) if path.is_known else None
     if text is None:
         shell.status = None
+        shell.doubted |= set(shell.variables.named)  # it may export them
         return
     before = shell.positional
     if len(words) > 2:

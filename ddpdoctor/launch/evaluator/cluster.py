@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.launch.evaluator.tools import host_names
-from ddpdoctor.launch.evaluator.values import NODE, TASK, Value
+from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin, Value
 
-__all__ = ["MOST_NODES", "Allocation", "allocation_of", "host_list", "number_of", "option"]
+__all__ = ["MOST_NODES", "Allocation", "allocation_of", "components_of", "host_list", "number_of", "option"]
 
 MOST_NODES = 128
 """Hosts that are imagined: more would show nothing new."""
@@ -23,6 +23,9 @@ class Allocation:
     """What a batch job is given. None: the file does not say it.
 
     `hosts` are the names of its nodes, `tasks` and `tasks_per_node` what `srun` starts without options of its own.
+    `gpus_per_task`: each task sees only so many. `components` are the parts of a heterogeneous job, () for any other.
+    `places` are where the options stand, by their long names. `variables` and `texts` are what a scheduler other than Slurm
+    sets and writes; `scheduler` is its name. `takes_whole_nodes`: no other job runs on its nodes.
     """
 
     hosts: tuple[str, ...] = ("node-0",)
@@ -33,6 +36,14 @@ class Allocation:
     is_array: bool = False
     is_slurm: bool = False
     nodes_are_known: bool = True
+    gpus_per_task: int | None = None
+    components: tuple[Allocation, ...] = ()
+    scheduler: str = ""
+    exports: str | None = None
+    takes_whole_nodes: bool = False
+    places: Mapping[str, Origin] = field(default_factory=dict)
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks_by_default(self) -> int:
@@ -44,7 +55,7 @@ class Allocation:
     def environ(self) -> dict[str, Value]:
         """The variables of the batch step, which runs on the first node."""
         if not self.is_slurm:
-            return {}
+            return dict(self.variables)
         count = str(len(self.hosts)) if self.nodes_are_known else "\0"
         fixed = {
             "SLURM_JOB_ID": JOB_ID,
@@ -58,7 +69,7 @@ class Allocation:
         }
         if self.tasks is not None or self.tasks_per_node is not None:
             fixed["SLURM_NTASKS"] = fixed["SLURM_NPROCS"] = str(self.tasks_by_default)
-        if self.tasks_per_node is not None:
+        if self.tasks_per_node is not None and not self.components:
             fixed["SLURM_NTASKS_PER_NODE"] = str(self.tasks_per_node)
         if self.gpus_per_node is not None:
             fixed["SLURM_GPUS_ON_NODE"] = str(self.gpus_per_node)
@@ -72,8 +83,23 @@ class Allocation:
         )
         varying["SLURMD_NODENAME"] = Value(self.hosts[0], varies=frozenset((NODE,)))
         if self.is_array:
-            varying |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_JOB_ID"), Value("1"))
-        return {**{name: Value(text) for name, text in fixed.items()}, **varying}
+            varying |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID", "SLURM_JOBID"), _ARRAY_TASK)
+            fixed["SLURM_ARRAY_JOB_ID"] = JOB_ID
+        if self.exports is not None and self.exports.upper() != "ALL":
+            fixed["SLURM_EXPORT_ENV"] = self.exports
+        return {**{name: Value(text) for name, text in fixed.items()}, **varying, **self._of_components()}
+
+    def _of_components(self) -> dict[str, Value]:
+        """The variables of a heterogeneous job, one of each name for every component."""
+        found = {"SLURM_HET_SIZE": Value(str(len(self.components)))} if self.components else {}
+        for number, each in enumerate(self.components):
+            own = replace(each, components=(), exports=None).environ()
+            shared = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME")
+            found |= {f"{name}_HET_GROUP_{number}": value for name, value in own.items() if name not in shared}
+        return found
+
+
+_ARRAY_TASK = Value("1", varies=frozenset((ARRAY,)))
 
 
 def option(layer: Layer, *flags: str) -> str | None:
@@ -122,10 +148,29 @@ def allocation_of(batch: Layer | None, environ: Mapping[str, str]) -> Allocation
         tasks_per_node=per_node,
         gpus_per_node=gpus,
         cpus_per_task=number_of(option(batch, "-c", "--cpus-per-task")),
-        is_array=option(batch, "-a", "--array") is not None,
+        is_array=_is_array(option(batch, "-a", "--array")),
         is_slurm=True,
         nodes_are_known=nodes is not None or names is not None or tasks is None or tasks == 1,
+        gpus_per_task=per_task,
+        scheduler="Slurm",
+        exports=option(batch, "--export"),
+        takes_whole_nodes=any(given.flag == "--exclusive" for given in batch.reading.given),
     )
+
+
+def components_of(batches: Sequence[Layer], environ: Mapping[str, str]) -> Allocation:
+    """The allocation of a heterogeneous job: the first component, which runs the script, with all of them."""
+    parts: list[Allocation] = []
+    for each in batches:
+        own, first = allocation_of(each, environ), sum(len(part.hosts) for part in parts)
+        hosts = tuple(f"node-{first + at}" for at in range(len(own.hosts)))
+        parts.append(replace(own, hosts=hosts) if own.hosts[0].startswith("node-") else own)
+    return replace(parts[0], components=tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def _is_array(value: str | None) -> bool:
+    """Whether several tasks of an array may run at the same time."""
+    return value is not None and re.search(r"[-,]", value) is not None and not value.endswith("%1")
 
 
 def host_list(hosts: tuple[str, ...]) -> str:

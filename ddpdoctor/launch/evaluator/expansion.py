@@ -12,6 +12,7 @@ from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.patterns import TooManyWords, braces, case_changed, removed, replaced
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, RANDOM, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import Variables
+from ddpdoctor.launch.shell.text import end_of_commands
 
 __all__ = ["Expander", "ShellView", "UnsetParameter"]
 
@@ -256,6 +257,8 @@ class Expander:
             word.add(value, is_quoted=is_quoted, is_split=not is_quoted)
             return end + 1
         opened = next((o for o in ("$((", "$(", "$[", "${") if text.startswith(o, at)), None)
+        if opened == "$((" and end_of_commands(text, at) is not None:
+            opened = "$("
         if opened is None:
             return self._short(word, text, at, is_quoted=is_quoted, before=before)
         end = _closing(text, at + len(opened), {"$((": "))", "$(": ")", "$[": "]", "${": "}"}[opened])
@@ -291,9 +294,13 @@ class Expander:
         """Add what a parameter holds."""
         if name in ("@", "*") or index in ("@", "*"):
             values = self._shell.positional if name in ("@", "*") else self._shell.variables.elements(name)
+            if not values:
+                self._shell.variables.miss(name)
             self._add_values(word, values, is_star="*" in (name, index), is_quoted=is_quoted)
             return
         value = self._value(name, index)
+        if value is None:
+            self._shell.variables.miss(name)
         word.add(EMPTY if value is None else value, is_quoted=is_quoted, is_split=not is_quoted)
 
     def _add_values(self, word: _Word, values: list[Value], *, is_star: bool, is_quoted: bool) -> None:
@@ -578,7 +585,7 @@ def _is_home(text: str, at: int, *, is_assignment: bool) -> bool:
     return at == 0 or (is_assignment and text[at - 1] == ":")
 
 
-def _end_of_string(text: str, at: int) -> int:
+def _end_of_string(text: str, at: int, level: int = 0) -> int:
     """The index of the double quote that ends a string."""
     while at < len(text):
         sign = text[at]
@@ -589,7 +596,7 @@ def _end_of_string(text: str, at: int) -> int:
         elif sign == "`":
             at = _end_of_backquote(text, at + 1) + 1
         elif sign == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}")
+            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}", level + 1)
             at = end + 1 if end >= 0 else at + 2
         else:
             at += 1
@@ -608,8 +615,14 @@ def _end_of_backquote(text: str, at: int) -> int:
     return min(at, len(text))
 
 
-def _closing(text: str, at: int, closing: str) -> int:
-    """The index at which an expansion ends; -1 where it does not."""
+DEEPEST = 60
+"""Expansions within expansions."""
+
+
+def _closing(text: str, at: int, closing: str, level: int = 0) -> int:
+    """The index at which an expansion ends; -1 where it does not, or is nested too deeply."""
+    if level > DEEPEST:
+        return -1
     depth = 0
     opening = {")": "(", "))": "(", "}": "{", "]": "["}[closing]
     while at < len(text):
@@ -627,13 +640,13 @@ def _closing(text: str, at: int, closing: str) -> int:
                 at = end + 1
                 continue
         if sign == '"':
-            at = _end_of_string(text, at + 1) + 1
+            at = _end_of_string(text, at + 1, level + 1) + 1
             continue
         if sign == "`":
             at = _end_of_backquote(text, at + 1) + 1
             continue
         if sign == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}")
+            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}", level + 1)
             if end < 0:
                 return -1
             at = end + 1

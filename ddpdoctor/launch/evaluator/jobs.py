@@ -20,9 +20,9 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 
 __all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job", "rank_of"]
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "FLUX_TASK_RANK")
+_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "FLUX_TASK_LOCAL_ID")
+_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def jobs_of_run(
         of_job = replace(launch, lines=lines)
         job = job_of_launch(of_job)
         if not job.agents:
-            job = replace(job, processes=tuple(_ranks(members)))
+            job = replace(job, processes=tuple(_ranks(members)) or tuple(_ranks_of_deepspeed(members)))
         is_certain = all(member.is_certain for member in members)
         jobs.append(ImaginedJob(of_job, job, tuple(members), is_certain, rows))
     return tuple(jobs)
@@ -105,7 +105,8 @@ def _line(
         files=files,
     )
     host = member.place.host if member.place.hostname is None else None
-    return replace(line, host=host, marks=tuple(_marks(member, file, rows)), pod=member.pod)
+    slots = None if member.active is None else dict(member.active)
+    return replace(line, host=host, marks=tuple(_marks(member, file, rows)), pod=member.pod, slots=slots)
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:
@@ -133,6 +134,28 @@ def _ranks(members: Sequence[Launched]) -> Iterator[Process]:
             started_by=member.place.via[-1] if member.place.via else "shell",
             evidence=f"launch.lines[{member.place.task}]",
         )
+
+
+def _ranks_of_deepspeed(members: Sequence[Launched]) -> Iterator[Process]:
+    """The ranks that the runner of deepspeed starts, host by host."""
+    world = sum(member.ranks or 0 for member in members)
+    first = 0
+    for member in members:
+        for local in range(member.ranks or 0):
+            script = member.layer.reading.script
+            yield Process(
+                node=member.place.node,
+                host=member.place.host,
+                rank=first + local,
+                local_rank=local,
+                world_size=world,
+                argv=() if script is None else (script.text, *(word.text for word in member.layer.reading.arguments)),
+                environ={name: value.text for name, value in member.environ.items()},
+                cwd=member.folder,
+                started_by="deepspeed",
+                evidence=f"launch.lines[{member.place.task}]",
+            )
+        first += member.ranks or 0
 
 
 def _number(member: Launched, names: Sequence[str]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,18 +13,28 @@ from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, allocation_of, gpus_of, number_of, option
+from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
+from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
-from ddpdoctor.launch.evaluator.shell import Budget, Shell, StartedCommand
+from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
+from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
-from ddpdoctor.launch.sbatch import batch_layer
 
-__all__ = ["ImaginedRun", "Launched", "Place", "PlacedCommand", "run_job_file", "run_placed"]
+__all__ = [
+    "ImaginedRun",
+    "Launched",
+    "Place",
+    "PlacedCommand",
+    "StartedProgram",
+    "Starter",
+    "run_job_file",
+    "run_placed",
+]
 
 MOST_LAUNCHED = 2_048
 """Programs on imagined hosts that are kept."""
@@ -38,6 +49,29 @@ _LEAVES = (
     LauncherKind.DEEPSPEED,
     LauncherKind.PYTHON,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What starts a command on hosts: srun, mpirun, jsrun, flux, ssh. `hosts` are those that it uses.
+
+    `at` is where its name is written, `places` where each of its options is, by its spelling. `tasks` are all that it starts.
+    """
+
+    name: str
+    at: Origin
+    hosts: tuple[str, ...] = ()
+    tasks: int = 1
+    places: Mapping[str, Origin] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A variable that the job file sets and that a launcher does not pass on. `by` is what the finding calls the launcher."""
+
+    value: Value
+    by: str
+    at: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +90,12 @@ class Place:
     """What `hostname` prints there where that is not the name of the host; then no address is compared with the name."""
     unset: frozenset[str] = frozenset()
     """Variables that certainly nobody outside has set."""
+    starter: Starter | None = None
+    """The innermost program that put it on its host."""
+    withheld: Mapping[str, Withheld] = field(default_factory=dict)
+    """What it lacks of the environment of the job file."""
+    missed: frozenset[str] = frozenset()
+    """Those of them that a text around it expands, or its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +118,14 @@ class Launched:
     is_background: bool = False
     pod: Pod | None = None
     """The pods of its job, for a manifest."""
+    order: int = 0
+    """How many commands the file's own shell had run before."""
+    ranks: int | None = None
+    """How many ranks it starts on its host, where that does not follow from its words."""
+    pool: Mapping[str, int] | None = None
+    """The hosts and slots of the host file that it reads."""
+    active: Mapping[str, int] | None = None
+    """The hosts that it uses of them, with the number of their GPUs."""
 
 
 @dataclass(slots=True)
@@ -87,6 +135,37 @@ class ImaginedRun:
     launched: list[Launched] = field(default_factory=list)
     allocation: Allocation = field(default_factory=Allocation)
     left_out: list[str] = field(default_factory=list)
+    invoked: list[InvokedCommand] = field(default_factory=list)
+    """The commands of the file's own shell, in order."""
+    missing: list[MissingVariables] = field(default_factory=list)
+    programs: list[StartedProgram] = field(default_factory=list)
+    """Programs that are no launchers of ranks, host by host."""
+
+    def add_groups(self, groups: Sequence[Sequence[Launched]]) -> None:
+        """Add jobs: each gets a group of its own."""
+        for number, members in enumerate(groups, len(self.launched) + 1):
+            self.launched += [replace(each, group=number, is_background=False) for each in members]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVariables:
+    """Variables that a shell uses and that the one around it has set, but not passed on. `origin` is the command's."""
+
+    names: tuple[str, ...]
+    origin: Origin
+    via: tuple[str, ...]
+    is_certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartedProgram:
+    """A program on one imagined host that starts no ranks that are known."""
+
+    place: Place
+    argv: tuple[Value, ...]
+    origin: Origin
+    is_certain: bool
+    is_background: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +201,46 @@ def run_job_file(
     files: FileLookup = NO_FILES,
 ) -> ImaginedRun:
     """Execute a shell or sbatch file on an imagined cluster."""
-    allocation = allocation_of(batch_layer(text, version), environ)
+    allocation = allocation_of_script(text, file, environ, version)
     return _Runner(allocation, version, files).run(text, file, environ, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Starting:
+    """A launcher of tasks: its values, the words and the layer that they make, the command behind it, its environment."""
+
+    argv: Sequence[Value]
+    words: Sequence[Word]
+    layer: Layer
+    inner: Sequence[Value]
+    environ: Mapping[str, Value]
+
+    def places(self) -> dict[str, Origin]:
+        """Where each option of the launcher is written."""
+        at = {word.start: value.origins[0] for word, value in zip(self.words, self.argv, strict=True) if value.origins}
+        found = {given.flag: at[given.word.start] for given in self.layer.reading.given if given.word.start in at}
+        plain = {word.text.partition("=")[0]: at[word.start] for word in self.layer.own[1:] if word.start in at}
+        return {**{name: origin for name, origin in plain.items() if name.startswith("-")}, **found}
+
+    def value(self, text: str) -> Value:
+        """A text of one of its words, with the place of the word."""
+        return next((each.with_text(text) for each in self.argv if text and text in each.text), Value(text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One task that a launcher starts: its host, its numbers, the GPUs that it sees, its own variables."""
+
+    host: str
+    node: int
+    number: int
+    local: int
+    gpus: int | None
+    environ: Mapping[str, Value]
+
+
+_Layout = tuple[list[_Task], dict[str, Value], dict[str, Withheld]]
+"""The tasks, the environment that all get, and what other hosts do not get of it."""
 
 
 class _Runner:
@@ -144,20 +261,26 @@ class _Runner:
         self._inside = inside or {}
         self._found = ImaginedRun(allocation=allocation)
         self._others: dict[str, int] = {}
-        self._written: dict[str, str | None] = {}
+        self._written: dict[str, str | None] = dict(allocation.texts)
         self._group = 0
+        self._source, self._file = "", ""
 
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
-        place = Place(allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task)
+        unset = _OF_MPI_TASKS - environ.keys() if _STARTS_MPI.search(text) else frozenset()
+        place = Place(
+            allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
+        )
         outside = {name: Value(value) for name, value in environ.items()}
         shell = self._shell(place, {**outside, **allocation.environ()}, folder)
         shell.name = Value(file)
+        shell.invoked = self._found.invoked
+        self._source, self._file = text, file
         shell.run(text, lambda start, end: Origin(file, start, end))
         for command in shell.started:
             self._group += 1
             self._expand(command, command.argv, command.environ, place, 0)
-        self._found.left_out += self._budget.left_out
+        self._found.left_out += self._budget.described(file, text)
         return self._found
 
     def run_command(self, command: PlacedCommand) -> ImaginedRun:
@@ -191,7 +314,7 @@ class _Runner:
         inner = self._inner(argv, words, layers[0]) if layers else ()
         if not inner or not _is_printed(inner[0].text) or layers[0].launcher is not LauncherKind.SRUN:
             return None
-        hosts, tasks = self._step(layers[0], {})
+        hosts, tasks = self._step(layers[0])
         printed = []
         for task in range(min(tasks, MOST_TASKS)):
             node, _ = _placed(task, tasks, len(hosts))
@@ -232,16 +355,18 @@ class _Runner:
             self._run_text(command, script, argv, environ, place, depth)
         elif name in REMOTE:
             self._remote(command, argv, first, place, depth)
-        elif first.launcher is LauncherKind.SRUN:
-            self._srun(command, inner, environ, place, first, depth)
-        elif first.launcher is LauncherKind.MPIRUN:
-            self._mpirun(command, inner, environ, place, first, depth)
+        elif first.launcher in _ON_HOSTS:
+            self._on_hosts(command, _Starting(argv, words, first, inner, environ), place, depth)
         elif first.launcher is LauncherKind.CONTAINER:
             self._expand(command, inner, own, place, depth + 1)
         elif first.launcher in _LEAVES:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
             self._expand(command, inner, self._as_env_says(first, environ), place, depth + 1)
+        elif len(self._found.programs) < MOST_LAUNCHED:
+            self._found.programs.append(
+                StartedProgram(place, tuple(argv), command.origin, command.is_certain, command.is_background)
+            )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
         """The words behind those of a wrapper."""
@@ -282,7 +407,7 @@ class _Runner:
             return
         text = self._read(texts[at], command.folder) if argv[at].is_known else None
         if text is None:
-            self._found.left_out.append(f"{texts[at].replace(UNKNOWN, '…')}: not read")
+            self._budget.leave_out(command.origin, f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
         self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
 
@@ -307,20 +432,37 @@ class _Runner:
         place: Place,
         depth: int,
     ) -> None:
-        shell = self._shell(place, environ, command.folder)
+        used = {name for name in place.withheld if _expands(text.text, name)}
+        place = replace(place, missed=place.missed | used) if used else place
+        private = command.private - environ.keys()
+        shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
+        shell.variables.private = private
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
-        shell.run(text.text, self._inside.get(text.text, lambda start, end: origin))
+        shell.run(text.text, self._inside.get(text.text) or self._written_at(text) or (lambda start, end: origin))
+        if shell.variables.missed:
+            names = tuple(shell.variables.missed)
+            self._found.missing.append(MissingVariables(names, command.origin, place.via, command.is_certain))
         for started in shell.started:
             if not place.via:  # on one host its statements run one after the other
                 self._group += 1
             certain = replace(
                 started,
+                order=command.order,
+                private=started.private | command.private,
                 is_certain=started.is_certain and command.is_certain,
                 is_background=started.is_background or command.is_background,
             )
             self._expand(certain, started.argv, started.environ, place, depth + 1)
+
+    def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
+        """Where the characters of a text stand that the file has as it is, such as that of `bash -c '…'`."""
+        if len(text.origins) != 1:
+            return None
+        whole = text.origins[0]
+        at = self._source.find(text.text, whole.start, whole.end) if whole.file == self._file and text.text else -1
+        return None if at < 0 else lambda start, end: Origin(whole.file, at + start, at + end)
 
     def _remote(self, command: StartedCommand, argv: Sequence[Value], layer: Layer, place: Place, depth: int) -> None:
         """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment."""
@@ -339,46 +481,99 @@ class _Runner:
             own = text
             if layer.name != "ssh":  # pdsh puts these into each command
                 own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
-            there = replace(place, host=host.text, node=node, via=(*place.via, layer.name))
-            self._run_text(replace(command, folder=None), own, [], {}, there, depth)
+            starter = Starter(layer.name, _origin(argv[0], command), tuple(each.text for each in hosts))
+            there = replace(place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter)
+            private = command.private | {name for name, value in command.environ.items() if value.origins}
+            self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
 
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""
         return self._others.setdefault(host, len(self._allocation.hosts) + len(self._others))
 
-    def _srun(
-        self,
-        command: StartedCommand,
-        inner: Sequence[Value],
-        environ: Mapping[str, Value],
-        place: Place,
-        layer: Layer,
-        depth: int,
-    ) -> None:
-        """A job step: tasks on the nodes of the allocation, each with its own variables."""
-        allocation = self._allocation
-        hosts, tasks = self._step(layer, environ)
-        exported = option(layer, "--export")
-        base = dict(environ)
-        if exported is not None and exported.upper() != "ALL":
-            names = [name for name in exported.split(",") if name not in ("ALL", "NONE")]
-            kept = {name for name in environ if name.startswith("SLURM_")} | (
-                {*environ} if "ALL" in exported.split(",") else set()
-            )
-            base = {name: value for name, value in environ.items() if name in kept or name in names}
-            base.update({name: Value(value) for name, sign, value in (n.partition("=") for n in names) if sign})
-        gpus = gpus_of(layer) or allocation.gpus_per_node
-        for task in range(min(tasks, MOST_TASKS)):
-            node, local = _placed(task, tasks, len(hosts))
+    def _on_hosts(self, command: StartedCommand, what: _Starting, place: Place, depth: int) -> None:
+        """srun, mpirun, jsrun and flux: the same command on hosts, with the variables of each task."""
+        launcher = what.layer.launcher
+        if launcher is LauncherKind.FLUX and not {word.text for word in what.words[1:2]} & {"run", "submit"}:
+            return
+        tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
+        hosts = tuple(dict.fromkeys(task.host for task in tasks))
+        starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places())
+        for task in tasks[:MOST_TASKS]:
+            gone = withheld if launcher is LauncherKind.SRUN or task.node != place.node else {}
             there = replace(
-                place, host=hosts[node], node=node, task=task, local=local, gpus=gpus, via=(*place.via, "srun")
+                place,
+                host=task.host,
+                node=task.node,
+                task=task.number,
+                local=task.local,
+                gpus=task.gpus,
+                via=(*place.via, what.layer.name),
+                starter=starter,
+                withheld={**place.withheld, **gone},
+                unset=place.unset | gone.keys(),
             )
-            own = _task_variables(task, node, local, tasks, hosts)
-            self._expand(command, inner, {**base, **own}, there, depth + 1)
+            environ = {name: value for name, value in base.items() if name not in gone}
+            self._expand(command, what.inner, {**environ, **task.environ}, there, depth + 1)
 
-    def _step(self, layer: Layer, environ: Mapping[str, Value]) -> tuple[tuple[str, ...], int]:
+    def _srun(self, what: _Starting, place: Place) -> _Layout:
+        """A job step: tasks on the nodes of the allocation; of a heterogeneous job, on those of the chosen components."""
+        layer, number_of_task, first_node = what.layer, 0, 0
+        parts, tasks = self._parts(layer), []
+        steps = [(part, *self._step(layer, part)) for part in parts]
+        everywhere = tuple(host for _, hosts, _ in steps for host in hosts)
+        total = sum(count for _, _, count in steps)
+        of_all = _step_variables(total, everywhere, is_of_several=len(parts) > 1)
+        for part, hosts, count in steps:
+            per_task = number_of((option(layer, "--gpus-per-task") or "").rpartition(":")[2]) or part.gpus_per_task
+            gpus = gpus_of(layer) or per_task or part.gpus_per_node
+            for task in range(min(count, MOST_TASKS)):
+                node, local = _placed(task, count, len(hosts))
+                at = first_node + node
+                own = _task_variables(number_of_task + task, at, local, hosts[node]) | of_all
+                tasks.append(_Task(hosts[node], at, number_of_task + task, local, gpus, own))
+            number_of_task, first_node = number_of_task + count, first_node + len(hosts)
+        base, withheld = self._exported(what)
+        per_node = option(layer, "--ntasks-per-node")
+        if per_node is not None:
+            base["SLURM_NTASKS_PER_NODE"] = what.value(per_node)
+        elif self._allocation.components and parts[-1].tasks_per_node is not None:
+            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node))
+        return tasks, base, withheld
+
+    def _parts(self, layer: Layer) -> tuple[Allocation, ...]:
+        """The components of a heterogeneous job that a step uses: the first one unless it says which."""
+        components = self._allocation.components
+        chosen = option(layer, "--het-group", "--pack-group")
+        if not components or chosen is None or UNKNOWN in chosen:
+            return (components[0] if components else self._allocation,)
+        numbers = {int(number) for number in re.findall(r"\d{1,3}", chosen)}
+        for low, high in re.findall(r"(\d{1,3})-(\d{1,3})", chosen):
+            numbers |= set(range(int(low), min(int(high), 64) + 1))
+        return tuple(each for at, each in enumerate(components) if at in numbers) or components[:1]
+
+    def _exported(self, what: _Starting) -> tuple[dict[str, Value], dict[str, Withheld]]:
+        """What `--export` passes on, or SLURM_EXPORT_ENV, which sbatch sets by its own `--export`; and what it drops."""
+        environ, given = what.environ, option(what.layer, "--export")
+        inherited = environ.get("SRUN_EXPORT_ENV", environ.get("SLURM_EXPORT_ENV"))
+        words = given if given is not None else None if inherited is None else inherited.text
+        if words is None or UNKNOWN in words or words.upper() == "ALL":
+            return dict(environ), {}
+        names = [name for name in words.split(",") if name not in ("ALL", "NONE", "NIL")]
+        is_all = "ALL" in words.split(",")
+        kept = {name for name in environ if is_all or name.startswith(("SLURM_", "SPANK_"))}
+        base = {name: value for name, value in environ.items() if name in kept or name in names}
+        base.update({name: Value(value) for name, sign, value in (n.partition("=") for n in names) if sign})
+        if given is None:
+            place = self._allocation.places.get("--export")
+            by, at = f"#SBATCH --export={words}", place or what.argv[0].origins[0]
+        else:
+            by, at = f"srun --export={words}", what.places().get("--export", Origin("", 0, 0))
+        gone = {name: value for name, value in environ.items() if name not in base and value.origins}
+        return base, {name: Withheld(value, by, at) for name, value in gone.items()}
+
+    def _step(self, layer: Layer, allocation: Allocation | None = None) -> tuple[tuple[str, ...], int]:
         """The hosts and the number of tasks of a step."""
-        allocation = self._allocation
+        allocation = self._allocation if allocation is None else allocation
         named = option(layer, "-w", "--nodelist")
         names = host_names(named) if named and UNKNOWN not in named else None
         nodes = number_of(option(layer, "-N", "--nodes"))
@@ -400,31 +595,30 @@ class _Runner:
             hosts = hosts[: max(1, tasks)]
         return hosts, tasks
 
-    def _mpirun(
-        self,
-        command: StartedCommand,
-        inner: Sequence[Value],
-        environ: Mapping[str, Value],
-        place: Place,
-        layer: Layer,
-        depth: int,
-    ) -> None:
-        """MPI ranks: with Open MPI other hosts get only the variables that `-x` names."""
+    def _mpirun(self, what: _Starting, place: Place) -> _Layout:
+        """MPI ranks. Open MPI that reaches other hosts by ssh gives them only the variables that `-x` names; Hydra (MPICH,
+        Intel MPI) passes all on, as Open MPI does where a scheduler starts its daemons.
+        """
+        layer, environ = what.layer, what.environ
         count = number_of(option(layer, "-np", "-n", "--np", "-c"))
-        hosts = self._mpi_hosts(layer)
+        slots_of = self._mpi_slots(layer)
+        hosts = tuple(slots_of)
         per_node = _per_node(layer)
         slots = None if self._allocation.is_slurm else self._allocation.tasks_per_node
         per_host = per_node or slots
-        count = per_host * len(hosts) if count is None and per_host else count or len(hosts)
+        sizes = {host: per_host or slots_of[host] for host in hosts}
+        known = None if None in sizes.values() else sum(size or 0 for size in sizes.values())
+        count = known if count is None and known else count or len(hosts)
         names = [given.value or "" for given in layer.reading.given if given.flag == "-x"]
         forwarded = {
-            name: Value(text) if sign else environ.get(name, Value(UNKNOWN))
+            name: what.value(text) if sign else environ.get(name, Value(UNKNOWN))
             for name, sign, text in (each.partition("=") for each in names)
         }
+        even = max(1, -(-count // len(hosts)))
+        tasks, node, local = [], 0, 0
         for rank in range(min(count, MOST_TASKS)):
-            size = per_host or max(1, -(-count // len(hosts)))
-            node, local = min(rank // size, len(hosts) - 1), rank % size
-            base = dict(environ) if node == place.node else {}
+            while node + 1 < len(hosts) and local >= (sizes[hosts[node]] or even):
+                node, local = node + 1, 0
             own = {
                 "OMPI_COMM_WORLD_RANK": _of_task(rank),
                 "OMPI_COMM_WORLD_LOCAL_RANK": _of_task(local),
@@ -433,22 +627,78 @@ class _Runner:
                 "PMI_SIZE": Value(str(count)),
                 "MPI_LOCALRANKID": _of_task(local),
             }
-            there = replace(place, host=hosts[node], node=node, task=rank, local=local, via=(*place.via, "mpirun"))
-            self._expand(command, inner, {**base, **forwarded, **own}, there, depth + 1)
+            tasks.append(_Task(hosts[node], node, rank, local, self._allocation.gpus_per_node, {**forwarded, **own}))
+            local += 1
+        flags = {given.flag for given in layer.reading.given}
+        is_by_ssh = not self._allocation.scheduler and bool(flags & _OPEN_MPI) and not flags & _HYDRA
+        at = what.argv[0].origins[0] if what.argv[0].origins else Origin("", 0, 0)
+        gone = {
+            name: Withheld(value, "mpirun without -x", at)
+            for name, value in environ.items()
+            if name not in forwarded and value.origins
+        }
+        return tasks, dict(environ), gone if is_by_ssh else {}
 
-    def _mpi_hosts(self, layer: Layer) -> tuple[str, ...]:
+    def _mpi_slots(self, layer: Layer) -> dict[str, int | None]:
+        """The hosts of an MPI launcher, and the slots that its options give each."""
         listed = option(layer, "-H", "--host", "-host", "-hosts")
         if listed is not None and UNKNOWN not in listed:
-            return tuple(name.partition(":")[0] for name in listed.split(",") if name) or self._allocation.hosts
+            pairs = [name.partition(":") for name in listed.split(",") if name]
+            if pairs:
+                return {name: number_of(slots) for name, _, slots in pairs[:MOST_NODES]}
         path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
-        text = self._files.text(path) if path is not None and UNKNOWN not in path else None
-        if text is not None:
-            rows = [
-                row.split()[0].partition(":")[0] for row in text.splitlines() if row.strip() and row.strip()[0] != "#"
-            ]
-            if rows:
-                return tuple(dict.fromkeys(rows))[:MOST_NODES]
-        return self._allocation.hosts
+        text = self._read(path, None) if path is not None and UNKNOWN not in path else None
+        if text is not None and (rows := slots_of_hosts(text)):
+            return dict(list(rows.items())[:MOST_NODES])
+        return dict.fromkeys(self._allocation.hosts)
+
+    def _jsrun(self, what: _Starting, place: Place) -> _Layout:
+        """Resource sets (`-n`), so many per host (`-r`), each with tasks (`-a`) and GPUs (`-g`)."""
+        options = _plain_options(what.words)
+        sets = _number_in(options, "-n", "--nrs") or 1
+        per_host = _number_in(options, "-r", "--rs_per_host") or max(1, sets // len(self._allocation.hosts))
+        per_set, gpus = _number_in(options, "-a", "--tasks_per_rs") or 1, _number_in(options, "-g", "--gpu_per_rs")
+        hosts = self._allocation.hosts
+        total, tasks = sets * per_set, []
+        for rank in range(min(total, MOST_TASKS)):
+            node = min(rank // (per_host * per_set), len(hosts) - 1)
+            local = rank - node * per_host * per_set
+            own = {
+                "JSM_NAMESPACE_RANK": _of_task(rank),
+                "JSM_NAMESPACE_LOCAL_RANK": _of_task(local),
+                "JSM_NAMESPACE_SIZE": Value(str(total)),
+                "OMPI_COMM_WORLD_RANK": _of_task(rank),
+                "OMPI_COMM_WORLD_LOCAL_RANK": _of_task(local),
+                "OMPI_COMM_WORLD_SIZE": Value(str(total)),
+                "PMIX_RANK": _of_task(rank),
+            }
+            tasks.append(_Task(hosts[node], node, rank, local, gpus, own))
+        return tasks, dict(what.environ), {}
+
+    def _flux(self, what: _Starting, place: Place) -> _Layout:
+        """Tasks (`-n`) on nodes (`-N`), each with `-g` GPUs."""
+        options = _plain_options(what.words)
+        nodes = _number_in(options, "-N", "--nodes")
+        hosts = self._allocation.hosts
+        if nodes is not None and self._allocation.scheduler != "Flux":
+            hosts = tuple(f"node-{at}" for at in range(min(nodes, MOST_NODES)))
+        hosts = hosts[:nodes] if nodes else hosts
+        total = _number_in(options, "-n", "--ntasks") or nodes or 1
+        per_node = _number_in(options, "--tasks-per-node")
+        total = per_node * len(hosts) if per_node else total
+        gpus, tasks = _number_in(options, "-g", "--gpus-per-task"), []
+        for rank in range(min(total, MOST_TASKS)):
+            node, local = _placed(rank, total, len(hosts))
+            own = {
+                "FLUX_TASK_RANK": _of_task(rank),
+                "FLUX_TASK_LOCAL_ID": _of_task(local),
+                "FLUX_JOB_SIZE": Value(str(total)),
+                "FLUX_JOB_NNODES": Value(str(len(hosts))),
+                "PMI_RANK": _of_task(rank),
+                "PMI_SIZE": Value(str(total)),
+            }
+            tasks.append(_Task(hosts[node], node, rank, local, gpus, own))
+        return tasks, dict(what.environ), {}
 
     def _leaf(
         self,
@@ -461,20 +711,101 @@ class _Runner:
     ) -> None:
         if layer.launcher is LauncherKind.PYTHON and layer.reading.script is None:
             return  # `python -c …`, `python --version`
-        self._found.launched.append(
-            Launched(
-                place=place,
-                layer=layer,
-                argv=tuple(argv),
-                words=words,
-                environ=dict(environ),
-                folder=command.folder,
-                origin=command.origin,
-                group=self._group,
-                is_certain=command.is_certain,
-                is_background=command.is_background,
-            )
+        started = Launched(
+            place=place,
+            layer=layer,
+            argv=tuple(argv),
+            words=words,
+            environ=dict(environ),
+            folder=command.folder,
+            origin=command.origin,
+            group=self._group,
+            is_certain=command.is_certain,
+            is_background=command.is_background,
+            order=command.order,
         )
+        self._found.launched += self._by_deepspeed(started) if layer.launcher is LauncherKind.DEEPSPEED else [started]
+
+    def _by_deepspeed(self, started: Launched) -> list[Launched]:
+        """What the runner of deepspeed starts: its launcher on each host of the host file, by pdsh or another runner; with
+        `--no_ssh` only on its own host.
+        """
+        layer, place = started.layer, started.place
+        path = layer.value("hostfile")
+        text = self._read(path, started.folder) if path is not None and UNKNOWN not in path else None
+        pool = None if text is None else deepspeed_pool(text)
+        if pool is None:
+            return [started]
+        active = selected(pool, layer)
+        started = replace(started, pool=pool, active=None if active is None else {h: len(g) for h, g in active.items()})
+        if active is None or len(active) < 2 or layer.given("no_ssh") is not None:
+            return [started]
+        starter = Starter("deepspeed", started.origin, tuple(active))
+        return [
+            replace(
+                started,
+                place=replace(
+                    place,
+                    host=host,
+                    node=node,
+                    gpus=pool[host],
+                    via=(*place.via, "deepspeed"),
+                    starter=place.starter or starter,
+                ),
+                ranks=len(gpus),
+            )
+            for node, (host, gpus) in enumerate(list(active.items())[:MOST_NODES])
+        ]
+
+
+_STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
+_OF_MPI_TASKS = frozenset(
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")
+)
+"""Variables that only tasks have: a script that starts them itself runs in none."""
+_LAYOUTS: Mapping[LauncherKind, Callable[[_Runner, _Starting, Place], _Layout]] = {
+    LauncherKind.SRUN: _Runner._srun,
+    LauncherKind.MPIRUN: _Runner._mpirun,
+    LauncherKind.JSRUN: _Runner._jsrun,
+    LauncherKind.FLUX: _Runner._flux,
+}
+_ON_HOSTS = tuple(_LAYOUTS)
+_OPEN_MPI = frozenset(
+    ("-x", "-H", "--host", "--mca", "-mca", "--allow-run-as-root", "-npernode", "--npernode", "--map-by")
+)
+_HYDRA = frozenset(
+    ("-genv", "-genvall", "-genvlist", "-genvnone", "-ppn", "-hosts", "-f", "-iface", "-launcher", "-perhost")
+)
+
+
+def _origin(value: Value, command: StartedCommand) -> Origin:
+    """Where a word is written; where its statement is, for one of unknown origin."""
+    return value.origins[0] if value.origins else command.origin
+
+
+def _expands(text: str, name: str) -> bool:
+    """Whether a shell text uses a variable that it does not set itself."""
+    is_used = re.search(rf"\$(?:{name}\b|\{{[#!]?{name}\b)", text) is not None
+    return is_used and re.search(rf"(?:^|[\s;&]){name}=", text) is None
+
+
+def _plain_options(words: Sequence[Word]) -> dict[str, str]:
+    """Options with their values, of a launcher whose options have no table: `-n 2`, `-n2`, `--nrs=2`, `--nrs 2`."""
+    found: dict[str, str] = {}
+    for word, after in itertools.zip_longest(words[1:], words[2:]):
+        name, sign, value = word.text.partition("=")
+        follows = "" if after is None else after.text
+        if name.startswith("--"):
+            found.setdefault(name, value if sign else follows)
+        elif re.fullmatch(r"-[A-Za-z]\d+", word.text):
+            found.setdefault(word.text[:2], word.text[2:])
+        elif re.fullmatch(r"-[A-Za-z]", word.text):
+            found.setdefault(word.text, follows)
+    return found
+
+
+def _number_in(options: Mapping[str, str], *flags: str) -> int | None:
+    return next((number for flag in flags if (number := number_of(options.get(flag))) is not None), None)
 
 
 _REMOTE_VALUES = {"ssh": "pilobcDEFJLmOQRSwW", "pdsh": "wxgXfRltun", "clush": "wxgXflto"}
@@ -531,17 +862,25 @@ def _of_task(number: int) -> Value:
     return Value(str(number), varies=frozenset((TASK,)))
 
 
-def _task_variables(task: int, node: int, local: int, tasks: int, hosts: Sequence[str]) -> dict[str, Value]:
+def _task_variables(task: int, node: int, local: int, host: str) -> dict[str, Value]:
+    """What srun sets in one task."""
     return {
         "SLURM_PROCID": _of_task(task),
         "SLURM_LOCALID": _of_task(local),
         "SLURM_NODEID": Value(str(node), varies=frozenset((NODE,))),
-        "SLURMD_NODENAME": Value(hosts[node], varies=frozenset((NODE,))),
-        "SLURM_NTASKS": Value(str(tasks)),
-        "SLURM_NPROCS": Value(str(tasks)),
-        "SLURM_STEP_NUM_NODES": Value(str(len(hosts))),
-        "SLURM_STEP_NUM_TASKS": Value(str(tasks)),
+        "SLURMD_NODENAME": Value(host, varies=frozenset((NODE,))),
     }
+
+
+def _step_variables(tasks: int, hosts: tuple[str, ...], *, is_of_several: bool) -> dict[str, Value]:
+    """What srun sets in all tasks of a step: the sizes are those of the step. Over several components of a job, those of the
+    job are as well.
+    """
+    count, names = Value(str(len(hosts))), Value(host_list(hosts))
+    found = dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), Value(str(tasks)))
+    found |= dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), count)
+    found |= dict.fromkeys(("SLURM_NODELIST", "SLURM_STEP_NODELIST"), names)
+    return {**found, "SLURM_JOB_NUM_NODES": count, "SLURM_JOB_NODELIST": names} if is_of_several else found
 
 
 def _per_node(layer: Layer) -> int | None:

@@ -12,7 +12,9 @@ from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.cluster_services import pod_set, ray_groups, services_of_manifest
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_placed
 from ddpdoctor.launch.evaluator.objects import Workload, objects_of
@@ -20,11 +22,12 @@ from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps
 from ddpdoctor.launch.evaluator.scalars import Manifest
 from ddpdoctor.launch.evaluator.shell import Budget
+from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.rendezvous import plan_of
 
-__all__ = ["imagined_manifest_jobs", "pods_of_manifest"]
+__all__ = ["PodLaunch", "by_master", "counted", "imagined_manifest_jobs", "plan_of_launched", "pods_of_manifest"]
 
 MOST_STATEMENTS = 8_000
 """Statements that all shells of a manifest execute."""
@@ -35,14 +38,35 @@ MOST_LAUNCHED = 1_024
 _ORDINAL = re.compile(r".*-\d+")
 
 
-def imagined_manifest_jobs(text: str, file: str, version: Version) -> tuple[tuple[ImaginedJob, ...], tuple[str, ...]]:
-    """The jobs that the pods of a manifest run, and what of it is not imagined."""
-    run = pods_of_manifest(text, file, version)
-    return jobs_of_run(run, Launch(), file, text, version), tuple(dict.fromkeys(run.left_out))
+def imagined_manifest_jobs(
+    text: str, file: str, version: Version
+) -> tuple[tuple[ImaginedJob, ...], tuple[str, ...], Submission]:
+    """The jobs that the pods of a manifest run, what of it is not imagined, and both as one fact."""
+    works: list[tuple[At, Workload]] = []
+    run = pods_of_manifest(text, file, version, works)
+    jobs = jobs_of_run(run, Launch(), file, text, version)
+    submission = submission_of(file, text, run, jobs)
+    if not is_template(text):
+        objects = list(objects_of(documents(file, text)[0]))
+        sets = (pod_set(root, work) for root, work in works)
+        submission = replace(
+            submission,
+            services=services_of_manifest(objects, works),
+            pod_sets=tuple(each for each in sets if each is not None),
+            ray_groups=ray_groups(objects),
+        )
+    left_out = (each if each.startswith(f"{file}:") else f"{file}: {each}" for each in run.left_out)
+    return jobs, tuple(dict.fromkeys(left_out)), submission
 
 
-def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
-    """What the pods of all objects of a manifest start. What belongs to one job has one group."""
+def pods_of_manifest(
+    text: str, file: str, version: Version, works: list[tuple[At, Workload]] | None = None
+) -> ImaginedRun:
+    """What the pods of all objects of a manifest start. What belongs to one job has one group.
+
+    Args:
+        works: gets the objects that start pods.
+    """
     found = ImaginedRun()
     if is_template(text):
         found.left_out.append("a template: its values are not known")
@@ -57,7 +81,9 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
         if work is None:
             continue
         found.left_out += work.left_out
-        started: list[_Started] = []
+        if works is not None:
+            works.append((root, work))
+        started: list[PodLaunch] = []
         for pod in work.pods[:room]:
             if budget.statements <= 0 or launched >= MOST_LAUNCHED:
                 found.left_out.append(f"{work.kind} {work.name}: more than is imagined, from {pod.name} on")
@@ -70,26 +96,26 @@ def pods_of_manifest(text: str, file: str, version: Version) -> ImaginedRun:
                 run = run_placed(command, version, budget)
                 found.left_out += run.left_out
                 own = [replace(each, pod=pod.pod) for each in run.launched]
-                started += _counted(own, pod.world, count)
+                started += counted(own, pod.world, count)
                 launched += len(run.launched)
                 count += bool(run.launched)
         room -= min(room, len(work.pods))
         for members in _jobs(work, started, version):
             group = len(found.launched) + 1
             found.launched += [replace(each, group=group) for each in services.without_aliases(members, version)]
-    found.left_out += budget.left_out
+    found.left_out += budget.described(file, text)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class PodLaunch:
     """What a pod starts, and what it has in common with the same in other pods of the job."""
 
     launched: Launched
     key: tuple[object, ...]
 
 
-def _counted(launched: Sequence[Launched], world: str, container: int) -> Iterator[_Started]:
+def counted(launched: Sequence[Launched], world: str, container: int) -> Iterator[PodLaunch]:
     """The launches of a container with what tells them apart: the only one, else its script and how often it came before.
 
     Ranks started by a launcher are never one job with a plain program that prepares something for them.
@@ -110,22 +136,22 @@ def _counted(launched: Sequence[Launched], world: str, container: int) -> Iterat
             key = (world, container) if is_main else (world, container, *named, seen[named])
             seen[named] += 1
         for each in members:
-            yield _Started(replace(each, is_background=False), key)
+            yield PodLaunch(replace(each, is_background=False), key)
 
 
-def _jobs(work: Workload, started: Sequence[_Started], version: Version) -> Iterator[list[Launched]]:
+def _jobs(work: Workload, started: Sequence[PodLaunch], version: Version) -> Iterator[list[Launched]]:
     """The jobs of an object: what its pods start together, unless they are as many whole jobs as there are masters."""
     together: dict[tuple[object, ...], list[Launched]] = {}
     for each in started:
         together.setdefault(each.key, []).append(each.launched)
     for members in together.values():
-        plans = [plan for each in members if (plan := _plan(each, version)) is not None]
+        plans = [plan for each in members if (plan := plan_of_launched(each, version)) is not None]
         if len(plans) != len(members) or len(members) < 2:
             yield members
         elif all(plan.nnodes == (1, 1) for plan in plans) and not (work.is_gang and not _is_meant(plans)):
             yield from ([each] for each in members)
         else:
-            yield from _by_master(members, plans)
+            yield from by_master(members, plans)
 
 
 def _is_meant(plans: Sequence[Plan]) -> bool:
@@ -133,7 +159,7 @@ def _is_meant(plans: Sequence[Plan]) -> bool:
     return all(plan.is_standalone for plan in plans)
 
 
-def _by_master(members: list[Launched], plans: Sequence[Plan]) -> Iterator[list[Launched]]:
+def by_master(members: list[Launched], plans: Sequence[Plan]) -> Iterator[list[Launched]]:
     """One job for each master where each has just the nodes that it waits for; else all are one job."""
     parts: dict[tuple[str | None, int | None], list[int]] = {}
     for at, plan in enumerate(plans):
@@ -145,7 +171,7 @@ def _by_master(members: list[Launched], plans: Sequence[Plan]) -> Iterator[list[
         yield members
 
 
-def _plan(each: Launched, version: Version) -> Plan | None:
+def plan_of_launched(each: Launched, version: Version) -> Plan | None:
     """What a torchrun will do; None for another program."""
     if each.layer.launcher not in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
         return None
@@ -172,7 +198,7 @@ class _Services:
 
     def without_aliases(self, members: list[Launched], version: Version) -> list[Launched]:
         """The launches, with hosts whose names cannot be compared with the master where that may be a Service of a pod."""
-        masters = {plan.host for each in members if (plan := _plan(each, version)) is not None and plan.host}
+        masters = {plan.host for each in members if (plan := plan_of_launched(each, version)) is not None and plan.host}
         names = {each.place.host for each in members}
         if all(self._is_compared(master, names) for master in masters):
             return members

@@ -26,6 +26,7 @@ from ddpdoctor.launch.evaluator.pods import ImaginedPod
 from ddpdoctor.launch.evaluator.scalars import Manifest
 from ddpdoctor.launch.evaluator.values import NODE, Value
 from ddpdoctor.launch.evaluator.workloads import WORKLOADS
+from ddpdoctor.launch.manifests.pod_template import gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 
 __all__ = ["workload_of"]
@@ -232,14 +233,17 @@ def _mpijob(job: WorkloadObject) -> None:
         ("OMPI_MCA_orte_set_default_slots", made(text_of_count(slots), at)),
     )
     launcher = job.spec.get("mpiReplicaSpecs", "Launcher", "template", "spec")
+    worker = job.spec.get("mpiReplicaSpecs", "Worker", "template", "spec")
+    containers = [] if worker is None else list(worker.items("containers"))
+    gpus = gpus_of(containers[0]) if len(containers) == 1 and not as_worker else None
     if workers is None:
         job.into.left_out.append(f"MPIJob {job.into.name}: the number of its workers is not known")
     elif launcher is not None:
         name = f"{job.host}-launcher"
         texts = {"/etc/mpi/hostfile": rows}
-        pod = ImaginedPod(name, launcher, "", after=environ, hosts=hosts, slots=slots, texts=texts)
+        pod = ImaginedPod(name, launcher, "", after=environ, hosts=hosts, slots=slots, host_gpus=gpus, texts=texts)
         job.into.pods.append(pod)
-    spec = job.spec.get("mpiReplicaSpecs", "Worker", "template", "spec")
+    spec = worker
     if spec is not None and workers is not None:
         for index in job.into.count(workers):
             job.into.pods.append(

@@ -42,7 +42,7 @@ class ImaginedPod:
     `world` tells the jobs of one object apart. `spec` is the pod's spec, `containers` what replaces its containers. `before`
     are variables that the operator puts in front of the container's own, which then do not count; `after` those that it
     appends, which win. `fields` are the names, labels and annotations that `fieldRef` finds. `hosts` and `slots` are what
-    its mpirun uses.
+    its mpirun uses, `host_gpus` the GPUs of each of these hosts.
     """
 
     name: str
@@ -57,6 +57,7 @@ class ImaginedPod:
     containers: tuple[At, ...] | None = None
     hosts: tuple[str, ...] = ()
     slots: int | None = None
+    host_gpus: int | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
     """Files that the operator mounts."""
     pod: Pod | None = None
@@ -140,10 +141,17 @@ def _command(pod: ImaginedPod, container: At, manifest: Manifest, maps: ConfigMa
         environ=environ,
         origin=_whole(manifest, items),
         folder=text_of(container.get("workingDir")),
-        allocation=Allocation(hosts=pod.hosts, tasks_per_node=pod.slots) if pod.hosts else Allocation((pod.name,)),
+        allocation=_allocation(pod),
         files=_MountedFiles({**texts, **pod.texts}),
         inside=inside,
     )
+
+
+def _allocation(pod: ImaginedPod) -> Allocation:
+    """Where an mpirun in the pod starts ranks: on the hosts of its operator, else in the pod."""
+    if not pod.hosts:
+        return Allocation((pod.name,))
+    return Allocation(hosts=pod.hosts, tasks_per_node=pod.slots, gpus_per_node=pod.host_gpus)
 
 
 def _whole(manifest: Manifest, items: Sequence[At]) -> Origin:

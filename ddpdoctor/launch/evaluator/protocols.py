@@ -45,6 +45,8 @@ class RunningShell(Protocol):
     output: list[Value]
     stdin: Value | None
     options: set[str]
+    doubted: set[str]
+    """Variables of which it is not known whether they are exported."""
     functions: dict[str, Any]
 
     def expander(self) -> Expander:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,12 +20,12 @@ from ddpdoctor.launch.evaluator.patterns import pattern
 from ddpdoctor.launch.evaluator.protocols import MachineView
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
-from ddpdoctor.launch.shell.text import Offsets, parse
+from ddpdoctor.launch.shell.text import LONG_LINE, Offsets, parse
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["Budget", "Shell", "StartedCommand", "run_text"]
+__all__ = ["Budget", "InvokedCommand", "Shell", "StartedCommand", "run_text"]
 
 MOST_STATEMENTS = 20_000
 MOST_ROUNDS = 1_100
@@ -35,6 +35,7 @@ DEEPEST = 48
 MOST_OUTPUT = 1 << 20
 """Characters that one command substitution may give."""
 MOST_COMMANDS = 20_000
+MOST_LEFT_OUT = 200
 
 
 _ARITHMETIC = re.compile(
@@ -45,17 +46,33 @@ _ARITHMETIC = re.compile(
 
 @dataclass(slots=True)
 class Budget:
-    """What one evaluation may still do; shared by all shells of it. `left_out` says where it stopped."""
+    """What one evaluation may still do; shared by all shells of it. `left_out` says where it stopped, and why."""
 
     statements: int = MOST_STATEMENTS
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[tuple[Origin, str]] = field(default_factory=list)
 
-    def spend(self) -> bool:
+    def spend(self, origin: Callable[[], Origin]) -> bool:
         """Whether one more statement may run."""
         self.statements -= 1
         if self.statements == 0:
-            self.left_out.append("more statements than a job file has")
+            self.leave_out(origin(), f"only the first {MOST_STATEMENTS} statements are executed")
         return self.statements > 0
+
+    def leave_out(self, origin: Origin, reason: str) -> None:
+        """Note that what begins there is not executed."""
+        if len(self.left_out) < MOST_LEFT_OUT:
+            self.left_out.append((origin, reason))
+
+    def described(self, file: str, text: str) -> list[str]:
+        """What was left out of a file, as `FILE:LINE: reason`."""
+        return list(
+            dict.fromkeys(
+                f"{file}:{text.count(chr(10), 0, origin.start) + 1}: {reason}"
+                if origin.file == file
+                else f"{origin.file or file}: {reason}"
+                for origin, reason in self.left_out
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,20 @@ class StartedCommand:
     is_certain: bool = True
     is_background: bool = False
     stdin: Value | None = None
+    private: frozenset[str] = frozenset()
+    """Variables that the shell has set and that the program does not get."""
+    order: int = 0
+    """How many commands the shell had run before."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvokedCommand:
+    """A command that a shell runs: a program, a builtin, or a function."""
+
+    words: tuple[Value, ...]
+    origin: Origin
+    is_certain: bool
+    is_background: bool
 
 
 class _Flow(Exception):
@@ -114,8 +145,12 @@ class Shell:
         self.output: list[Value] = []
         self.stdin: Value | None = None
         self.options: set[str] = set()
+        self.doubted: set[str] = set()
         self.functions: dict[str, _Function] = {}
         self.is_certain = True
+        self.is_background = False
+        self.invoked: list[InvokedCommand] | None = None
+        """Every command that this shell and its subshells run, in order; None where nobody asks."""
         self.is_ended = False
         """Every way through the script has ended."""
         self.has_started = False
@@ -170,8 +205,10 @@ class Shell:
         other = Shell(self.machine, self.budget, self.variables.copy())
         other.positional, other.name, other.folder = list(self.positional), self.name, self.folder
         other.options, other.functions = set(self.options), dict(self.functions)
+        other.doubted = set(self.doubted)
         other.status, other.is_certain, other.depth = self.status, self.is_certain, self.depth + 1
-        other.in_condition = self.in_condition
+        other.in_condition, other.is_background = self.in_condition, self.is_background
+        other.invoked = self.invoked
         other.stdin = self.stdin
         other._source = self._source
         return other
@@ -180,8 +217,10 @@ class Shell:
         """Execute a text in this shell; its exit status, None where it is unknown."""
         before = self._source
         if self.depth > DEEPEST:
-            self.budget.left_out.append("nested too deeply")
+            self.budget.leave_out(origin(0, 0), "nested too deeply")
             return None
+        if (long_line := LONG_LINE.search(text)) is not None:
+            self.budget.leave_out(origin(*long_line.span()), "a line of more than 10000 characters")
         source = _parsable(text)
         tree = parse(source)
         self._source = _Source(text, Offsets(source), origin)
@@ -217,7 +256,10 @@ class Shell:
 
     def execute(self, node: Node) -> None:
         """Execute one statement."""
-        if self.is_ended or not self.budget.spend() or self.depth > DEEPEST:
+        if self.is_ended or not self.budget.spend(lambda: self.origin_of(node)):
+            return
+        if self.depth > DEEPEST:
+            self.budget.leave_out(self.origin_of(node), "nested too deeply")
             return
         handler = _HANDLERS.get(node.type)
         if handler is not None:
@@ -227,7 +269,7 @@ class Shell:
             finally:
                 self.depth -= 1
         elif node.type == "ERROR":
-            self.budget.left_out.append(f"not understood: {self.text_of(node)[:40]!r}")
+            self.budget.leave_out(self.origin_of(node), f"not understood: {self.text_of(node)[:40]!r}")
             self.status = None
 
     def block(self, nodes: Iterable[Node]) -> None:
@@ -243,6 +285,7 @@ class Shell:
 
     def _in_background(self, node: Node) -> None:
         inner = self.child()
+        inner.is_background = True
         inner.output = self.output
         inner._guarded(lambda: inner.execute(node))
         self.started += [replace(command, is_background=True) for command in inner.started]
@@ -426,7 +469,7 @@ class Shell:
                 return
             if self._round(body):
                 return
-        self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
+        self.budget.leave_out(self.origin_of(node), f"a loop of more than {MOST_ROUNDS} rounds")
         if body is not None:
             self._maybe(body)
 
@@ -481,7 +524,7 @@ class Shell:
             if self._round(body):
                 return
         if len(values) > MOST_ROUNDS:
-            self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
+            self.budget.leave_out(self.origin_of(node), f"a loop of more than {MOST_ROUNDS} rounds")
 
     def c_style_for(self, node: Node) -> None:
         """`for ((i = 0; i < n; i++))`."""
@@ -503,7 +546,7 @@ class Shell:
             if self._round(body):
                 return
             self.expander().number(parts[2])
-        self.budget.left_out.append(f"a loop of more than {MOST_ROUNDS} rounds")
+        self.budget.leave_out(self.origin_of(node), f"a loop of more than {MOST_ROUNDS} rounds")
 
     def case_(self, node: Node) -> None:
         value_node = node.child_by_field_name("value")
@@ -582,6 +625,8 @@ class Shell:
             end = self._source.offsets.of(node)[1]
             cut = self._source.text.index("=", self._source.offsets.of(name_node)[1], end) + 1
             value = self.expander().single(self._source.text[cut:end], cut, is_assignment=True)
+            if not value.origins:  # of a scheduler's variable, or empty: it is the text that gave it to this one
+                value = replace(value, origins=(self._source.origin(cut, end),))
             self.variables.assign(name, value, index=index, adds=adds)
         if flags or "a" in self.options:
             self.variables.mark(name, **(flags or {}), **({"is_exported": True} if "a" in self.options else {}))
@@ -590,6 +635,8 @@ class Shell:
         values: dict[str, Value] = {}
         at = 0
         for child in node.named_children:
+            if child.type == "comment":
+                continue
             text = self.text_of(child)
             keyed = re.match(r"\[([^\]]+)\]=", text)
             if keyed:
@@ -707,6 +754,7 @@ class Shell:
     def _take(self, other: Shell) -> None:
         self.variables, self.folder, self.status = other.variables, other.folder, other.status
         self.options, self.functions, self.positional = other.options, other.functions, other.positional
+        self.doubted = other.doubted
         self.output[:] = other.output
 
     def _join(self, other: Shell) -> None:
@@ -720,6 +768,7 @@ class Shell:
         self.folder = self.folder if self.folder == other.folder else None
         self.status = self.status if self.status == other.status else None
         self.options &= other.options
+        self.doubted |= other.doubted
         if [v.text for v in self.output] != [v.text for v in other.output]:
             self.output[:] = [text_value(UNKNOWN, *self.output, *other.output)]
 
@@ -743,14 +792,21 @@ class Shell:
     def _simple(self, node: Node) -> None:
         before: list[Node] = []
         words: list[Value] = []
+        if LONG_LINE.search(self._source.text, *self._source.offsets.of(node)) is not None:
+            self.status = None  # the grammar has not seen it: see `run`
+            return
         try:
-            for child in node.children:
+            for children in _joined_words(node):
+                child = children[0]
                 if child.type == "variable_assignment" and not words:
                     before.append(child)
-                elif child.type in ("herestring_redirect", "file_redirect", "heredoc_redirect"):
                     continue
-                elif child.is_named and child.type != "comment":
-                    words += self.expander().fields(self.text_of(child), self.start_of(child))
+                if before and not words and self._is_next_line(before[-1], child):
+                    for assignment in before:  # the grammar reads `A=1 B=2` and the next line as one command
+                        self.assignment(assignment)
+                    before = []
+                text = "".join(self.text_of(each) for each in children)
+                words += self.expander().fields(text, self.start_of(child))
         except UnsetParameter:
             self.status = 1
             self.is_ended = True
@@ -763,6 +819,11 @@ class Shell:
             self._with_assignments(before, words, node)
         else:
             self.invoke(words, self.origin_of(node))
+
+    def _is_next_line(self, before: Node, after: Node) -> bool:
+        """Whether a line ends between two nodes of a command."""
+        end, start = self._source.offsets.of(before)[1], self.start_of(after)
+        return "\n" in self._source.text[end:start].replace("\\\n", "")
 
     def _with_assignments(self, assignments: Sequence[Node], words: Sequence[Value], node: Node) -> None:
         """`NAME=value command`: the variables are the command's alone."""
@@ -781,6 +842,8 @@ class Shell:
         """Run a command by its words: a function, a builtin, a program that is known, or one that is started."""
         name = words[0].text
         self.has_started = False
+        if self.invoked is not None and len(self.invoked) < MOST_COMMANDS:
+            self.invoked.append(InvokedCommand(tuple(words), origin, self.is_certain, self.is_background))
         if name in self.functions:
             self._call(self.functions[name], words[1:])
         elif name in BUILTINS:
@@ -825,8 +888,19 @@ class Shell:
         """Note a program that would be started; what it prints and how it ends is unknown."""
         environ = self.variables.exported()
         if len(self.started) < MOST_COMMANDS:
+            private = {name for name, each in self.variables.named.items() if not each.is_exported} - self.doubted
+            order = len(self.invoked or ())
             self.started.append(
-                StartedCommand(tuple(words), environ, self.folder, origin, self.is_certain, stdin=self.stdin)
+                StartedCommand(
+                    tuple(words),
+                    environ,
+                    self.folder,
+                    origin,
+                    self.is_certain,
+                    stdin=self.stdin,
+                    private=frozenset(private),
+                    order=order,
+                )
             )
         self.output.append(NOT_KNOWN)
         self.status = None
@@ -897,3 +971,22 @@ _HANDLERS: dict[str, Callable[[Shell, Node], None]] = {
 def run_text(text: str, shell: Shell, file: str = "") -> int | None:
     """Execute a whole script in a shell; its exit status, None where it is unknown."""
     return shell.run(text, lambda start, end: Origin(file, start, end))
+
+
+def _joined_words(node: Node) -> Iterator[list[Node]]:
+    """The assignments and words of a command. The grammar cuts `$A.$B.$C` into two words: what touches is one."""
+    waiting: list[Node] = []
+    for child in node.children:
+        is_word = child.is_named and child.type not in _NO_WORDS
+        if waiting and not (
+            is_word and waiting[-1].end_byte == child.start_byte and child.type != "variable_assignment"
+        ):
+            yield waiting
+            waiting = []
+        if is_word:
+            waiting.append(child)
+    if waiting:
+        yield waiting
+
+
+_NO_WORDS = ("herestring_redirect", "file_redirect", "heredoc_redirect", "comment")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 
-__all__ = ["EMPTY", "NODE", "NOT_KNOWN", "RANDOM", "TASK", "TIME", "Origin", "Value", "joined", "text_value"]
+__all__ = ["ARRAY", "EMPTY", "NODE", "NOT_KNOWN", "RANDOM", "TASK", "TIME", "Origin", "Value", "joined", "text_value"]
 
 NODE = "node"
 """It differs on every node: a host name, an address, a node id."""
@@ -19,6 +19,8 @@ TASK = "task"
 """It differs in every process: a rank, a process id."""
 RANDOM = "random"
 """It differs wherever and whenever it is evaluated."""
+ARRAY = "array"
+"""It differs in every job of an array."""
 TIME = "time"
 """It differs in every run, and between processes that do not start in the same second."""
 

@@ -50,10 +50,19 @@ class Variables:
     is_closed: bool = False
     flags: dict[str, dict[str, bool]] = field(default_factory=dict)
     """What was declared of variables that are not set yet: `export NAME` before `NAME=value`."""
+    private: frozenset[str] = frozenset()
+    """Variables that the shell around this one has set and did not pass on: they are not set here."""
+    missed: dict[str, None] = field(default_factory=dict)
+    """Those of them that were used here, in order; shared with all copies."""
 
     def copy(self) -> Variables:
         """Another shell's variables with the same content."""
-        return Variables(dict(self.named), set(self.unset), self.is_closed, dict(self.flags))
+        return Variables(dict(self.named), set(self.unset), self.is_closed, dict(self.flags), self.private, self.missed)
+
+    def miss(self, name: str) -> None:
+        """Note that a variable is used that was not passed on."""
+        if name in self.private:
+            self.missed[name] = None
 
     def get(self, name: str) -> ShellVariable | None:
         """The variable, None where it is not set."""

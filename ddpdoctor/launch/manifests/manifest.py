@@ -106,7 +106,7 @@ def why_no_launch(path: str, text: str) -> str:
     if kinds:
         return f"kind {kinds[0]} is not judged by ddpdoctor"
     if any(root.get("run") is not None and _SKYPILOT & {name for name, _ in root.pairs()} for root in roots):
-        return "a SkyPilot task is not judged by ddpdoctor"
+        return "a SkyPilot task in which no launch line was found"
     return "no Kubernetes job in it"
 
 

@@ -20,7 +20,6 @@ from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.line import apply_prior_command, line_of
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.launch.sbatch import batch_layer
-from ddpdoctor.launch.shell.exports import unexported
 from ddpdoctor.launch.shell.heredocs import script_in
 from ddpdoctor.launch.shell.state import ShellState
 from ddpdoctor.launch.shell.text import ShellSource, Text, below, parse
@@ -145,7 +144,6 @@ class _ScriptWalk:
         changed = set().union(*(assigned(self.text, c) for c in children[1:]))
         if plain and children[0].type != "command":
             state.known, state.environ, state.places = inner.known, inner.environ, inner.places
-            state.private = inner.private
         else:
             state.forget(changed)
 
@@ -188,12 +186,12 @@ class _ScriptWalk:
         if name in ("cd", "pushd"):
             state.folders = _moved(state.folders, texts[1:], self.source.files)
         elif name in ("source", ".") and len(texts) > 1 and not _HARMLESS.search(texts[1]):
-            state.forget([*state.known, *state.private])
+            state.forget([*state.known])
         elif name in ("read", "getopts", "mapfile", "readarray"):
             state.forget(texts[1:])
         elif name == "eval":
             self.launch(node, words, state)
-            state.forget([*state.known, *state.private])
+            state.forget([*state.known])
         elif name == "set":
             state.all_exported = ("-a" in texts or "allexport" in texts) or (state.all_exported and "+a" not in texts)
         elif name in ("ulimit", "rm") or "install" in texts[1:4]:
@@ -238,8 +236,7 @@ class _ScriptWalk:
         marks = () if self.source.place is None else tuple(self.marks(first, last))
         named = {name for name, value in state.known.items() if name.removesuffix("[@]") in line.source}
         known = {name: state.known[name] for name in named}
-        line = replace(line, marks=marks, places=dict(state.places), known=known, before=dict(state.before))
-        self.found.append(replace(line, private=unexported(line, state, self.text.text)))
+        self.found.append(replace(line, marks=marks, places=dict(state.places), known=known, before=dict(state.before)))
 
     def marks(self, first: int, last: int) -> Iterator[Mark]:
         """Where each row of a line is in the file, for text that is a piece of it."""

@@ -21,8 +21,6 @@ class ShellState:
     folders: tuple[str, ...] | None = None
     all_exported: bool = False
     before: dict[str, str] = field(default_factory=dict)
-    private: set[str] = field(default_factory=set)
-    """Certainly assigned, and certainly not exported."""
 
     def copy(self) -> ShellState:
         return ShellState(
@@ -33,7 +31,6 @@ class ShellState:
             self.folders,
             self.all_exported,
             dict(self.before),
-            set(self.private),
         )
 
     def assign(self, name: str, value: str | None, place: Mark) -> None:
@@ -45,19 +42,15 @@ class ShellState:
         if self.all_exported or name in self.exported or name in self.environ:
             self.environ[name] = UNKNOWN if value is None else value
             self.places[name] = place
-        else:
-            self.private.add(name)
 
     def export(self, name: str, place: Mark) -> None:
         self.exported.add(name)
-        self.private.discard(name)
         if name in self.known:
             self.environ[name] = self.known[name]
             self.places.setdefault(name, place)
 
     def forget(self, names: Iterable[str]) -> None:
         for name in names:
-            self.private.discard(name)
             self.known.pop(name, None)
             self.known.pop(f"{name}[@]", None)
             if name in self.environ:

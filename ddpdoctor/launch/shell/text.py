@@ -16,7 +16,14 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-__all__ = ["Offsets", "ShellSource", "Text", "below", "parse"]
+__all__ = ["LONG_LINE", "Offsets", "ShellSource", "Text", "below", "end_of_commands", "parse"]
+
+LONGEST_EXPANSION = 2_000
+"""Characters of one expansion with several parentheses."""
+LONG_LINE = re.compile(r"[^\n]{10000,}")
+"""A line that no person writes."""
+DEEPEST_EXPANSION = 30
+"""Nested parentheses in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,40 @@ def _parser() -> Parser:
 
 def parse(text: str) -> Node:
     """The syntax tree of a shell text."""
-    return _parser().parse(text.encode("utf-8", "replace")).root_node
+    return _parser().parse(_readable(text).encode("utf-8", "replace")).root_node
+
+
+def end_of_commands(text: str, at: int) -> int | None:
+    """Of `$((` at this index: where `)` ends it if it is `$( (…) … )`, commands in a subshell; None if it is arithmetic."""
+    depth, second = 0, -1
+    for index in range(at + 1, min(len(text), at + LONGEST_EXPANSION)):
+        if text[index] == "(":
+            depth += 1
+        elif text[index] == ")":
+            depth -= 1
+            second = index if depth == 1 else second
+        if depth == 0:
+            return None if index == second + 1 else index
+        if depth > DEEPEST_EXPANSION:
+            return None
+    return None
+
+
+def _readable(text: str) -> str:
+    """The text, of the same length, with letters in place of what the grammar cannot read.
+
+    That is `$((…) && …)`, which it takes for arithmetic, and lines of a length for which it needs minutes.
+    """
+    text = LONG_LINE.sub(lambda line: "_" * len(line[0]), text)
+    pieces, done = [], 0
+    at = text.find("$((")
+    while at >= 0:
+        end = end_of_commands(text, at)
+        if end is not None:
+            pieces += [text[done : at + 2], "_" * (end - at - 2)]
+            done = end
+        at = text.find("$((", at + 3 if end is None else end)
+    return "".join([*pieces, text[done:]]) if pieces else text
 
 
 def below(node: Node) -> Iterator[Node]:

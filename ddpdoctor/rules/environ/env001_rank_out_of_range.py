@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import hand_started_ranks
+from ddpdoctor.rules.launch.job_file.places import where
+from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
 from ddpdoctor.rules.launch.pointing import point
 from ddpdoctor.rules.observation_findings import observed
 
@@ -21,6 +24,7 @@ from ddpdoctor.rules.observation_findings import observed
     Severity.ERROR,
     scope=CauseScope.PROCESS,
     signatures=(r"rank < size\. \d+ vs \d+", r"Invalid rank requested : \d+/\d+"),
+    repairs=("rank-variable",),
 )
 def rank_out_of_range(environ: Environ | None = None, probe: Probe | None = None) -> Iterator[Finding]:
     """RANK is not one of 0 to WORLD_SIZE-1.
@@ -98,3 +102,18 @@ def rank_out_of_range_in_line(launch: Launch) -> Iterator[Finding]:
             allowed = f"0 to {process.size - 1}"
             text = f"RANK={process.rank} is outside {allowed} (WORLD_SIZE={process.size})"
             yield point(launch, process.line, variable.word, text, allowed, label=f"use {allowed}")
+
+
+@rank_out_of_range.look
+def of_tasks(job_file: JobFile) -> Iterator[Finding]:
+    """The ranks that a job file starts are more than its WORLD_SIZE."""
+    for group in rank_groups(job_file):
+        ranks, sizes = group.numbers("RANK"), group.numbers("WORLD_SIZE")
+        if ranks is None or sizes is None or len(set(sizes)) > 1 or max(ranks) < sizes[0]:
+            continue
+        yield Finding(
+            f"WORLD_SIZE is {sizes[0]}, but {group.starter} starts ranks up to {max(ranks)}",
+            (Evidence("job_file.launches", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
+            where=where(job_file, group.place_of(job_file, "WORLD_SIZE").start),
+            label=f"{len(ranks)} ranks start",
+        )

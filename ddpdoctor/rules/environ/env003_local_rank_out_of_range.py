@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ, shorten
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
 
 
-@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
+@cause("ENV003", "local-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS, repairs=("rank-variable",))
 def local_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
     """LOCAL_RANK is not one of 0 to LOCAL_WORLD_SIZE-1.
 
@@ -60,3 +64,20 @@ def _size(environ: Environ) -> tuple[int | None, str]:
     if environ.integer("WORLD_SIZE") == environ.world_size and environ.integer("RANK") == environ.rank:
         return environ.local_world_size, next((n for n in launcher.local_world_size if environ.has(n)), name)
     return None, name
+
+
+@local_rank_out_of_range.look
+def local_ranks_beyond_the_node(submission: Submission) -> Iterator[Finding]:
+    """A job file numbers LOCAL_RANK over all nodes."""
+    for step in submission.steps:
+        sizes = Counter(task.host for task in step.tasks)
+        for task in step.tasks if step.is_certain and len(sizes) > 1 else ():
+            text = task.line.environ.variables.get("LOCAL_RANK", "")
+            rank, size = int(text) if text.isdigit() else None, sizes[task.host]
+            if rank is None or rank < max(size, task.gpus or 0) or task.layer.launcher is not LauncherKind.PYTHON:
+                continue
+            mark = task.set_at.get("LOCAL_RANK") or option_mark(submission, task)
+            message = f"LOCAL_RANK={rank} on {task.host}, which has {count_of(size, 'rank')}"
+            expected = f"0 to {size - 1}"
+            yield at_mark(submission, mark, message, seen=text, expected=expected, label="number it per node")
+            return

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     scope=CauseScope.PROCESS,
     explains=("NET001",),
     signatures=(r"rank \d+ of \d+ ranks has already checked in",),
+    repairs=("rank-variable", "escape", "wrap"),
 )
 def duplicate_rank(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two processes of the job have the same RANK.

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV005", "world-size-mismatch", Severity.ERROR, scope=CauseScope.PROCESS, explains=("ENV001",))
+@cause(
+    "ENV005",
+    "world-size-mismatch",
+    Severity.ERROR,
+    scope=CauseScope.PROCESS,
+    explains=("ENV001",),
+    repairs=("rank-variable",),
+)
 def world_size_mismatch(probe: Probe | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The ranks were given different values of WORLD_SIZE.
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
+from ddpdoctor.rules.launch.job_file.places import where
+from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
 
 COUNTS_ITSELF = ("torchrun", "deepspeed", "ray-train")
 """Launchers that add up the processes of all nodes: with them another sum only means that the nodes differ."""
 
 
-@cause("ENV006", "world-size-not-node-product", Severity.WARNING, scope=CauseScope.PROCESS)
+@cause("ENV006", "world-size-not-node-product", Severity.WARNING, scope=CauseScope.PROCESS, repairs=("rank-variable",))
 def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
     """WORLD_SIZE is not the number of nodes times the processes of this node.
 
@@ -54,3 +57,19 @@ def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
         ),
         severity=Severity.NOTE if is_possible and counted else None,
     )
+
+
+@world_size_not_node_product.look
+def of_tasks(job_file: JobFile) -> Iterator[Finding]:
+    """The ranks that a job file starts are fewer than its WORLD_SIZE, and their numbers begin at 0."""
+    for group in rank_groups(job_file):
+        ranks, sizes = group.numbers("RANK"), group.numbers("WORLD_SIZE")
+        if ranks is None or sizes is None or len(set(sizes)) > 1 or sorted(ranks) != list(range(len(ranks))):
+            continue
+        if sizes[0] > len(ranks) and len(job_file.launches) == len(ranks):
+            yield Finding(
+                f"WORLD_SIZE is {sizes[0]}, but {group.starter} starts {len(ranks)} ranks",
+                (Evidence("job_file.launches", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
+                where=where(job_file, group.place_of(job_file, "WORLD_SIZE").start),
+                label=f"{len(ranks)} ranks start",
+            )

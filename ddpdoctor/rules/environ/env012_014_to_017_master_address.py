@@ -162,6 +162,7 @@ def master_port_invalid(environ: Environ, launch: Launch | None = None) -> Itera
         r"network addresses of \([^,()\s]+:\d+, \d+\) cannot be retrieved",
         r"hostname of the rendezvous endpoint '[a-z]+://",
     ),
+    repairs=("address", "wrap", "escape"),
 )
 def master_addr_malformed(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
     """MASTER_ADDR is not a bare host name or IP address.
@@ -214,6 +215,7 @@ def _parts(value: str) -> tuple[str | None, str | None]:
     Severity.ERROR,
     scope=CauseScope.SEPARATE_MACHINES,
     signatures=(r"timed out after \d+m?s while trying to connect to \((localhost|127\.\d+\.\d+\.\d+|::1), \d+\)",),
+    repairs=("address", "wrap", "escape"),
 )
 def master_addr_loopback(
     environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None

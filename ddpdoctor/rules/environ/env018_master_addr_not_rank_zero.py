@@ -20,7 +20,13 @@ from ddpdoctor.rules.launch.pointing import agents, point
 from ddpdoctor.rules.observation_findings import observed
 
 
-@cause("ENV018", "master-addr-not-rank-zero", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+@cause(
+    "ENV018",
+    "master-addr-not-rank-zero",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    repairs=("address", "wrap", "escape"),
+)
 def master_addr_not_rank_zero(
     probe: Probe | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV019", "master-port-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+@cause("ENV019", "master-port-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, repairs=("same-value", "wrap"))
 def master_port_differs(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

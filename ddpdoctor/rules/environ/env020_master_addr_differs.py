@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
 
 
-@cause("ENV020", "master-addr-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+@cause(
+    "ENV020",
+    "master-addr-differs",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    repairs=("address", "wrap", "escape"),
+)
 def master_addr_differs(
     environ: Environ | None = None, launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

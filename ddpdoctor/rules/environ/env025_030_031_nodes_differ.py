@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.launch.programs import REMOTE
-from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import SpanEdit
+from ddpdoctor.facts.job_file import JobFile, MissingVariable
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.nodes import Node, Nodes, Split, split
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.facts.submission import Submission, Task
+from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
-from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.launch.job_file.places import edit, row_of, text_of, where
+from ddpdoctor.rules.launch.submitted import at_mark
 from ddpdoctor.rules.node_findings import differs
 
 if TYPE_CHECKING:
@@ -131,7 +131,14 @@ def _all_reach(nodes: Nodes) -> bool:
     return bool(nodes.links) and all(link.works for link in nodes.links)
 
 
-@cause("ENV030", "env-not-propagated", Severity.ERROR, scope=CauseScope.FACTS_OF_NODES)
+@cause(
+    "ENV030",
+    "env-not-propagated",
+    Severity.ERROR,
+    scope=CauseScope.FACTS_OF_NODES,
+    explains=("ENV015", "ENV016", "ENV020", "LAUNCH026", "LAUNCH032", "LAUNCH047", "LAUNCH060", "LAUNCH501", "NET005"),
+    repairs=("export-list", "double-quotes"),
+)
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that affect the job are set on some nodes and not on others.
 
@@ -217,27 +224,30 @@ def nccl_env_differs(nodes: Nodes) -> Iterator[Finding]:
 
 
 @env_not_propagated.look
-def not_exported(launch: Launch) -> Iterator[Finding]:
-    """Single-quoted text for another shell uses variables that this script assigns but does not export."""
-    for line in launch.lines:
-        if not line.private:
-            continue
-        names = ", ".join(line.private)
-        shell = next(layer.own[-1] for layer in line.layers if layer.is_shell_text)
-        words = (word for layer in line.layers for word in (*layer.own, *layer.reading.arguments) if word.context)
-        word = next((w for w in words if re.search(rf"\$\{{?{line.private[0]}\b", w.raw)), shell)
-        remote = next((layer for layer in line.layers if layer.name in REMOTE), None)
-        are = "are" if len(line.private) > 1 else "is"
-        if remote is not None:
-            text = f"{names} {are} empty in the quoted text: {remote.name} passes no variables"
-            fix = "Use double quotes around the text, or export the variables inside it."
-            yield point(launch, line, word, text, "double quotes", label="use double quotes", fix=fix)
-            continue
-        text = f"{names} {are} empty in the quoted text: assigned, but not exported"
-        start = line.argv[0].start
-        edits = [SpanEdit(start, start, f"export {' '.join(line.private)}; ")]
+def not_exported(job_file: JobFile) -> Iterator[Finding]:
+    """Text for another shell uses variables that this file sets and that the shell does not get."""
+    groups: dict[str, list[MissingVariable]] = {}
+    for missing in job_file.missing:
+        groups.setdefault(missing.remote, []).append(missing)
+    for remote, variables in groups.items():
+        names = ", ".join(each.name for each in variables)
+        are, first = "are" if len(variables) > 1 else "is", variables[0]
+        text = f"{names} {are} empty in the quoted text: "
+        text += f"{remote} passes no variables" if remote else "assigned, but not exported"
         fix = "Export the variables where they are assigned."
-        yield point(launch, line, word, text, "export", edits, label=f"{are} empty here", fix=fix)
+        if remote:
+            fix = "Use double quotes around the text, or export the variables inside it."
+        starts = [each.assigned.start for each in variables if each.assigned is not None]
+        is_exported = any("export" in text_of(job_file, row_of(job_file, start)) for start in starts)
+        can_export = len(starts) == len(variables) and not remote and not is_exported
+        yield Finding(
+            text,
+            (Evidence("job_file.missing", f"${first.name}", "a value"),),
+            where=where(job_file, first.used.start),
+            fix=fix,
+            label=f"{are} empty here",
+            edits=tuple(edit(job_file, start, start, "export ") for start in starts) if can_export else (),
+        )
 
 
 @nccl_env_differs.look
@@ -248,3 +258,32 @@ def settings_differ(log: Log) -> Iterator[Finding]:
 
     if not nccl_versions(log):
         yield from signed(nccl_env_differs, log)
+
+
+@env_not_propagated.look
+def variables_withheld(submission: Submission) -> Iterator[Finding]:
+    """A launcher does not pass a variable on that the command which it starts uses."""
+    told = set()
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            for name in (*task.missed, *_read_without(task)):
+                mark, by = task.withheld[name]
+                if (mark.line, name) in told:
+                    continue
+                told.add((mark.line, name))
+                meant = f"-x {name}" if by.startswith("mpirun") else "--export=ALL or unset SLURM_EXPORT_ENV"
+                if by.startswith("srun"):
+                    meant = "--export=ALL,…"
+                text = f"{name} does not reach the processes: {by}"
+                label = f"pass {name} on: {meant}" if by.startswith("mpirun") else f"use {meant}"
+                yield at_mark(submission, mark, text, seen=by, expected=meant, label=label)
+
+
+def _read_without(task: Task) -> Iterator[str]:
+    """The variables that init_process_group reads in a task that does not have them."""
+    script = task.script
+    if task.layer.launcher is not LauncherKind.PYTHON or script is None or not script.takes_master:
+        return
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name in task.withheld and name not in task.line.environ.variables and name not in script.sets:
+            yield name

@@ -59,7 +59,7 @@ def gpu_memory_unrepairable(gpu: Gpu) -> Iterator[Finding]:
     """A GPU's memory has a fault that it cannot repair.
 
     ## Why it matters
-    Neither row remapping nor the retirement of a channel is possible any more: jobs end with uncorrectable ECC errors, also after
+    Row remapping and the retirement of a channel are no longer possible: jobs end with uncorrectable ECC errors, also after
     a reset.
 
     ## Fix

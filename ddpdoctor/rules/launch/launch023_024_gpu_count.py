@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,15 @@ from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
-from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.facts.launch.words import Word, is_known
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.facts.visibility import listed, visible
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
 from ddpdoctor.rules.launch.scheduler.granted import granted_gpus
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of, option_mark
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -231,3 +234,52 @@ def high_local_ranks(log: Log) -> Iterator[Finding]:
     if failed and others and min(map(int, map(str, failed))) > max(map(int, map(str, others))):
         title = f"More processes than GPUs: no GPU for local ranks {min(map(int, map(str, failed)))} and above"
         yield finding_of(log, lines, title, blames_speaker=True)
+
+
+@nproc_exceeds_visible_gpus.look
+def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
+    """A launcher of the job file starts more processes on a host than the scheduler gives it GPUs."""
+    told = set()
+    for task, processes, word in _processes_of_tasks(submission):
+        gpus = task.gpus if task.slots is None else task.slots.get(task.host)
+        is_of_cpu = task.script is not None and not task.script.nccl
+        if not gpus or processes <= gpus or is_of_cpu or CVD in task.set_at:
+            continue
+        mark = mark_of(task, word)
+        if (mark.line, mark.column) in told:
+            continue
+        told.add((mark.line, mark.column))
+        text = f"{processes} processes on {task.host}, which has {_gpus(gpus)}"
+        yield at_mark(submission, mark, text, seen=str(processes), expected=f"at most {gpus}", label=f"use {gpus}")
+    for task, ranks in _crowds(submission):
+        gpus = task.gpus
+        if gpus and ranks > gpus:
+            mark = option_mark(submission, task, "-np", "-n")
+            text = f"mpirun starts {ranks} ranks on {task.host}, which has {_gpus(gpus)}"
+            label, severity = f"use {gpus} per host", Severity.WARNING
+            yield at_mark(submission, mark, text, seen=str(ranks), expected=str(gpus), label=label, severity=severity)
+            return
+
+
+def _crowds(submission: Submission) -> Iterator[tuple[Task, int]]:
+    """The hosts of an MPIJob with the ranks that its mpirun starts on each."""
+    for step in submission.steps:
+        sizes = Counter(task.host for task in step.tasks if task.via[-1:] == ("mpirun",) and task.line.pod is None)
+        is_of_pods = submission.grant.scheduler == "" and submission.file.endswith((".yaml", ".yml"))
+        for task in step.tasks if is_of_pods and step.is_certain else ():
+            if sizes[task.host] and task.local == 0 and task.layer.launcher is LauncherKind.PYTHON:
+                yield task, sizes[task.host]
+
+
+def _processes_of_tasks(submission: Submission) -> Iterator[tuple[Task, int, Word | None]]:
+    """What each launcher starts on its host, and the word that says it."""
+    for _, task, agent in agents_of(submission):
+        layer = agent.layer
+        given = layer.given("num_processes" if layer.launcher is LauncherKind.ACCELERATE else "nproc_per_node")
+        if agent.plan.nproc is not None:
+            yield task, agent.plan.nproc, None if given is None else given.value_word
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            if task.layer.launcher is LauncherKind.DEEPSPEED and task.ranks is not None:
+                given = task.layer.given("num_gpus")
+                yield task, task.ranks, None if given is None else given.value_word

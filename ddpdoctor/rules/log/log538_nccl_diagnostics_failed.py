@@ -89,7 +89,7 @@ def nccl_diagnostics_failed(log: Log) -> Iterator[Finding]:
             ranks=ranks,
             where=replace(finding.where, rank=ranks[0] if len(ranks) == 1 else None),
             candidates=codes_of(*names),
-            certainty=Certainty.LIKELY,
+            certainty=Certainty.CANDIDATES if names else Certainty.LIKELY,
         )
 
 

@@ -21,7 +21,13 @@ from ddpdoctor.rules.node_findings import about, named, only_met
 _FALSE = ("0", "false", "f", "no", "n")
 
 
-@cause("NET012", "rdzv-host-mismatch", Severity.ERROR, stage=CausalStage.REACHABILITY)
+@cause(
+    "NET012",
+    "rdzv-host-mismatch",
+    Severity.ERROR,
+    stage=CausalStage.REACHABILITY,
+    repairs=("address", "wrap", "escape"),
+)
 def rdzv_host_mismatch(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:

@@ -198,7 +198,7 @@ def bandwidth_below_expected(probe: Probe) -> Iterator[Finding]:
     expected = expected_busbw(probe.device, probe.world_size) if len(hosts) == 1 else None
     best = [m for m in probe.measurements if m.collective == "all_reduce" and m.busbw_gb_per_s is not None]
     if expected is None or not best:
-        return
+        not_here("no bus bandwidth is published for this GPU model, number and collective, and no baseline is saved")
     now = max(best, key=lambda measurement: measurement.size_bytes)
     if now.size_bytes >= expected.size_bytes and (now.busbw_gb_per_s or 0.0) < expected.least_gb_per_s:
         yield _below(now, expected.usual_gb_per_s, f"{probe.world_size} {probe.device}", 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
+from dataclasses import replace as with_fields
 
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
 from ddpdoctor.scripts.syntax.module import Module
@@ -20,6 +22,7 @@ __all__ = [
     "moved",
     "point",
     "replace",
+    "safe",
     "under",
     "waited",
     "with_keyword",
@@ -90,6 +93,11 @@ def delete(module: Module, statement: ast.stmt) -> Edit:
     if alone and not isinstance(parent, ast.Module):
         return replace(module, statement, "pass")
     return Edit(module.path, statement.lineno, 1, (statement.end_lineno or statement.lineno) + 1, 1, "")
+
+
+def safe(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """Declare that these edits correct the whole mistake wherever it is, and break no start of the script that worked."""
+    return tuple(with_fields(edit, is_safe=True) for edit in edits)
 
 
 def before(module: Module, statement: ast.stmt, text: str) -> Edit:

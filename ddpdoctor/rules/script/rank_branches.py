@@ -112,9 +112,23 @@ def runs_one_rank_first(module: Module, node: ast.AST) -> bool:
         items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
         if any("first" in ast.unparse(item.context_expr) for item in items):
             return True
+        if any(_lets_one_go_first(module, item.context_expr) for item in items):
+            return True
     function = module.index.function_of(node)
     waits = [c for c in module.calls("dist.barrier") if module.index.function_of(c) is function]
     return any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits)  # type: ignore[attr-defined]
+
+
+def _lets_one_go_first(module: Module, context: ast.expr) -> bool:
+    """Whether a context of the project lets some ranks wait in a barrier before its body, and the others after it."""
+    target = module.target(context) if isinstance(context, ast.Call) else None
+    if target is None:
+        return False
+    other, function = target.module, target.function
+    waits = [c for c in other.calls("dist.barrier") if other.index.function_of(c) is function]
+    yields = [n for n in inner(function) if isinstance(n, ast.Yield)]
+    before = [c for c in waits if yields and c.lineno < yields[0].lineno]
+    return bool(before) and len(waits) > len(before) and all(in_rank_branch(other, c) for c in before)
 
 
 def truths(module: Module, test: ast.expr) -> list[bool | Unknown]:

@@ -12,9 +12,11 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, before, code, delete, imported, point, replace
+from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import (
     LOCAL_RANKS,
     RANKS,
+    Start,
     argument,
     backends,
     each_rank,
@@ -24,11 +26,13 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
+from ddpdoctor.rules.script.variables import defaults, sets
 from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 LOCAL = 'int(os.environ["LOCAL_RANK"])'
 CREATED = frozenset(
@@ -42,6 +46,7 @@ CREATED = frozenset(
 SELECT = ("cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx")
 
 
+_LOOPBACK = re.compile(r"(^|//)(localhost|127\.\d+\.\d+\.\d+|::1|\[::1\])(:|$)")
 _PREPARES = re.compile(r"(?i)device|gpu|cuda|setup|set_up|init|launch|prepare")
 
 
@@ -89,8 +94,15 @@ def _index(device: object) -> object:
 
 
 def _one_node_only(module: Module) -> bool:
-    """Whether the script starts one node only: mp.spawn, with the index as the rank."""
-    ranks = [argument(c, None, "rank") for c in module.calls("dist.init_process_group")]
+    """Whether the script is started on one node only: mp.spawn with the index as the rank, a store on this machine, or torchrun
+    `--standalone` in its own text."""
+    inits = module.calls("dist.init_process_group")
+    ranks = [argument(c, None, "rank") for c in inits]
+    addresses = [value(module, method) for c in inits if (method := argument(c, 1, "init_method")) is not None]
+    addresses += [setting.text for setting in (*sets(module), *defaults(module)) if setting.name == "MASTER_ADDR"]
+    is_local = bool(addresses) and all(isinstance(a, str) and _LOOPBACK.search(a) for a in addresses)
+    if is_local or "--standalone" in module.text:
+        return True
     return bool(module.spawns) and any(r is not None and each_rank(module, r) == LOCAL_RANKS for r in ranks)
 
 
@@ -179,6 +191,17 @@ def set_device_missing(script: Script, launch: Launch | None = None) -> Iterator
             continue
         if start is not None and start.line.agent is not None and start.line.agent.given("virtual_local_rank"):
             continue
+        fixed = _fixed_device(module, start) if used else None
+        if fixed is not None:
+            yield point(
+                module,
+                fixed,
+                f"{code(module, fixed, 40)} is the same GPU on every rank of a node",
+                f"torch.cuda.set_device({LOCAL})",
+                label="every rank of a node uses this GPU",
+                fix="Use the local rank in place of the number.",
+            )
+            continue
         first = _first_plain_cuda(module)
         if first is None or selects(module):
             continue
@@ -194,6 +217,33 @@ def set_device_missing(script: Script, launch: Launch | None = None) -> Iterator
             edits=() if chosen else (edit, *imported(module, "os", "import os")),
             severity=Severity.WARNING if chosen else None,
         )
+
+
+def _fixed_device(module: Module, start: Start | None) -> ast.expr | None:
+    """The only device that a script selects, if it has a literal index and the launch line starts several ranks per node."""
+    if start is None or start.per_node is None or start.per_node < 2 or "CUDA_VISIBLE_DEVICES" in module.text:
+        return None
+    whole = [c for c in module.calls(*SELECT) if c.args]
+    named = [c for c in module.calls("torch.device") if c.args]
+    moved = [c for m in ("cuda", "to") for c in module.method_calls.get(m, ()) if argument(c, 0, "device") is not None]
+    found: list[ast.expr] = []
+    for call in (*whole, *named, *moved):
+        given = call.args[0] if call in whole else argument(call, 0, "device") if call in moved else call
+        if given is None or {_number(d) for d in each_rank(module, given)} != {0}:
+            if given is not None and call in moved and _is_dtype(module, given):
+                continue
+            return None
+        found.append(call)
+    return found[0] if found and not in_rank_branch(module, found[0]) else None
+
+
+def _number(device: object) -> object:
+    """The index of a device; None if it has none or is not known."""
+    if isinstance(device, TorchDevice):
+        return device.index
+    if isinstance(device, str) and device.startswith("cuda:"):
+        return int(device[5:]) if device[5:].isdigit() else None
+    return device if type(device) is int else None
 
 
 def _is_nccl_on_gpus(module: Module) -> bool:
@@ -346,3 +396,33 @@ def ranks_of_later_nodes(log: Log) -> Iterator[Finding]:
 
 def _node(line: LogLine) -> object:
     return line.who.host if line.who.host is not None else line.who.node_rank
+
+
+@set_device_from_global_rank.look
+def ordinal_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A GPU that the node does not have."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.BAD_ORDINAL,
+        lambda o, who: f"{who} use cuda:{o.values['index']}, but each node has {o.values['count']} GPUs",
+        label="no such GPU on this node",
+        expected="the local rank",
+    )
+
+
+@set_device_missing.look
+def one_device_for_all(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Ranks of one node use one GPU."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAME_DEVICE,
+        lambda o, who: f"{who} on one node all use {o.values['device']} in {o.values['operation']}",
+        label="one GPU for several ranks",
+        expected="one GPU per rank: the local rank",
+    )

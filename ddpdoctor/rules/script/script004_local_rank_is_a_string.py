@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, point, replace
+from ddpdoctor.rules.script.pointing import code, point, replace, safe
 from ddpdoctor.rules.script.script001_to_003_device_selection import choices
 from ddpdoctor.rules.script.script_questions import argument, each_rank, value
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -52,7 +52,7 @@ def local_rank_is_a_string(script: Script) -> Iterator[Finding]:
                     f"int({code(module, part)})",
                     label=consequence,
                     fix=f"Convert it: `int({code(module, part)})`.",
-                    edits=(replace(module, part, f"int({code(module, part, 200)})"),),
+                    edits=safe((replace(module, part, f"int({code(module, part, 200)})"),)),
                 )
 
 

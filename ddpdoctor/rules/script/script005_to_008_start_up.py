@@ -19,6 +19,7 @@ from ddpdoctor.scripts.syntax.vocabulary import VARIABLES
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _FREE_PORT = re.compile(r"(?i)(free|find|open|unused|available|random|pick).*port")
 _OWN = ((None, "rank"), (None, "store"))
@@ -332,3 +333,33 @@ def local_rank_under_spawn(log: Log) -> Iterator[Finding]:
     lines = [line for line in matching_lines(log, NO_LOCAL_RANK) if is_spawned(log, line)]
     if lines:
         yield finding_of(log, lines, "The script reads LOCAL_RANK, which mp.spawn does not set", blames_speaker=False)
+
+
+@rank_hard_coded.look
+def same_rank_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Several processes join with one rank."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAME_RANK,
+        lambda o, who: f"{o.values['count']} processes each join as rank {o.values['rank']}",
+        label="every process passes this rank",
+        expected="a different rank for each process",
+    )
+
+
+@world_size_one_hard_coded.look
+def world_of_one(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Each process joins a world of its own."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.WORLD_OF_ONE,
+        lambda o, who: f"{len(o.ranks)} processes each joined a world of size 1",
+        label="nothing is shared between the ranks",
+        expected="the world size of the job",
+    )

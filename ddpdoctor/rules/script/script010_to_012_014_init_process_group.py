@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, safe, with_keyword, without_argument
 from ddpdoctor.rules.script.script_questions import (
     Start,
     argument,
@@ -59,7 +59,7 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
             continue
         for call in module.calls(INIT):
             method = argument(call, 1, "init_method")
-            if method is None:
+            if method is None or _is_fallback(module, call):
                 continue
             literal = is_literal(module, method)
             address = value(module, method) if literal else _of_option(module, method, start)
@@ -72,6 +72,11 @@ def init_method_hard_coded(script: Script, launch: Launch | None = None) -> Iter
                     label="no process listens at this address: timeout",
                     edits=without_argument(module, call, method),
                 )
+
+
+def _is_fallback(module: Module, call: ast.Call) -> bool:
+    """Whether a call is made only if the variables of a launcher are not there: in `except KeyError:`."""
+    return any(isinstance(parent, ast.ExceptHandler) for parent, _ in module.index.enclosing(call))
 
 
 def _of_option(module: Module, method: ast.expr, start: Start | None) -> object:
@@ -253,7 +258,7 @@ def init_arguments_positional(script: Script) -> Iterator[Finding]:
                 f"{code(module, wrong[0])} is passed by position and becomes {where}",
                 f"{named[0]}={code(module, wrong[0])}",
                 label=f"TypeError: pass {named[0]}= by name",
-                edits=edits if len(set(named)) == len(named) else (),
+                edits=safe(edits) if len(set(named)) == len(named) else (),
             )
 
 

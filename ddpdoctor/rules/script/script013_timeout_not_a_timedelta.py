@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, imported, point, replace
+from ddpdoctor.rules.script.pointing import code, imported, point, replace, safe
 from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
 from ddpdoctor.rules.script.script_questions import argument, has_more, spread, value
 from ddpdoctor.scripts.interpreter.frames import CallResult
@@ -67,7 +67,7 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             f"timedelta(seconds={text})",
             label="TypeError: pass a timedelta",
             fix=f"Write `timedelta(seconds={text})`.",
-            edits=as_timedelta(module, given),
+            edits=safe(as_timedelta(module, given)),
         )
     elif _is_numeric_option(module, given):
         text = code(module, given)
@@ -78,7 +78,7 @@ def _timeout(module: Module, given: ast.expr) -> Iterator[Finding]:
             f"timedelta(seconds={text})",
             label="TypeError: pass a timedelta",
             fix=f"Write `timedelta(seconds={text})`.",
-            edits=as_timedelta(module, given),
+            edits=safe(as_timedelta(module, given)),
         )
     elif (
         isinstance(timeout, CallResult)

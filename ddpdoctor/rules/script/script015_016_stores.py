@@ -6,13 +6,15 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script010_to_012_014_init_process_group import INIT
 from ddpdoctor.rules.script.script013_timeout_not_a_timedelta import as_timedelta
-from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, value
+from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, start_of, value
 from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -71,7 +73,7 @@ def pg_options_is_a_dict(script: Script) -> Iterator[Finding]:
 
 
 @cause("SCRIPT016", "store-arguments-wrong", Severity.ERROR)
-def store_arguments_wrong(script: Script) -> Iterator[Finding]:
+def store_arguments_wrong(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """A store is created or passed with arguments that cannot work.
 
     ## Why it matters
@@ -107,8 +109,10 @@ def store_arguments_wrong(script: Script) -> Iterator[Finding]:
                     fix=problem.fix,
                     edits=edits,
                 )
+        start = start_of(module, launch)
+        is_of_all = start is not None and start.gives_ranks and (start.world or 0) > 1
         for call in module.calls("dist.TCPStore"):
-            problem = _opened(module, call)
+            problem = _opened(module, call, is_of_all=is_of_all)
             if problem is not None:
                 edits = _opened_once(module, call)
                 yield point(
@@ -184,8 +188,8 @@ def _passed(module: Module, call: ast.Call) -> _Problem | None:
     return None
 
 
-def _opened(module: Module, call: ast.Call) -> _Problem | None:
-    """What is wrong with a call of TCPStore."""
+def _opened(module: Module, call: ast.Call, *, is_of_all: bool) -> _Problem | None:
+    """What is wrong with a call of TCPStore. `is_of_all`: a launch line starts the file on several ranks."""
     late = argument(call, 4, "timeout")
     if late is not None and type(value(module, late)) in (int, float):
         seconds = code(module, late)
@@ -200,6 +204,7 @@ def _opened(module: Module, call: ast.Call) -> _Problem | None:
         for c in module.calls(INIT)
     )
     alone = size == 1 or module.index.function_of(call) in {s.function for s in module.spawns if s.how == "Process"}
+    used = used or (is_of_all and isinstance(master, ast.Constant) and not in_rank_branch(module, call))
     if not used or alone or isinstance(size, bool) or len(rank_contexts(module)) < 2:
         return None
     everywhere = each_rank(module, master) if master is not None else [False]

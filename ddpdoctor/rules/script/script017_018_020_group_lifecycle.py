@@ -20,6 +20,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine, Traceback
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 INIT = "dist.init_process_group"
 DESTROY = "dist.destroy_process_group"
@@ -77,12 +78,20 @@ def init_twice(script: Script) -> Iterator[Finding]:
                 if event.name == DESTROY:
                     before = None
                 elif event.name == INIT and before is not None:
-                    at = _shown(module, event)
+                    at = _second_time(module, event, before)
                     if at is not None and at not in reported and not in_try(module, at):
                         reported.add(at)
                         yield _second(module, at, before)
                 elif event.name == INIT or event.name in _FRAMEWORK:
                     before = before or event
+
+
+def _second_time(module: Module, event: Event, first: Event) -> ast.Call | None:
+    """The call that leads to an event for the second time: if both come from one line, the call of its function."""
+    if event.call is not first.call:
+        return _shown(module, event)
+    here = [c for c in event.chain if c not in first.chain and module.index.parents.get(c) is not None]
+    return here[-1] if here else _shown(module, event)
 
 
 def _second(module: Module, at: ast.Call, first: Event) -> Finding:
@@ -327,3 +336,33 @@ def group_missing(log: Log) -> Iterator[Finding]:
     lines = [line for line in matching_lines(log, NO_GROUP) if not is_of_batch_norm(log, line)]
     if lines:
         yield finding_of(log, lines, "A distributed call runs before init_process_group", blames_speaker=True)
+
+
+@init_twice.look
+def second_init(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A second init_process_group."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SECOND_INIT,
+        lambda o, who: f"{who} call init_process_group a second time",
+        label="the default group exists already",
+        expected="one call",
+    )
+
+
+@process_group_not_destroyed.look
+def not_destroyed_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """The script ends with its group."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.NO_DESTROY,
+        lambda o, who: "the script ends without destroy_process_group()",
+        label="call dist.destroy_process_group() at the end",
+        expected="destroy_process_group()",
+    )

@@ -47,6 +47,8 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
         used = backends(module)
         if not used or used != {"nccl"} or module.frameworks:
             continue
+        if not module.is_program:
+            continue  # the program that imports it may select the device
         is_late = selects(module)
         for call in module.calls("dist.barrier"):
             is_first = _comes_first(module, call) if is_late else True

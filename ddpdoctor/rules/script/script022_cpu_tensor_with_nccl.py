@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -13,6 +14,9 @@ from ddpdoctor.rules.script.script001_to_003_device_selection import CREATED
 from ddpdoctor.rules.script.script_questions import argument, backends, has_more, last_value, value
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _ON_CPU = CREATED | {f"torch.{kind}Tensor" for kind in ("", "Float", "Double", "Half", "Long", "Int", "Byte", "Bool")}
 _ON_CPU |= {"torch.from_numpy"}
@@ -118,3 +122,18 @@ def _moved(module: Module, node: ast.expr) -> bool:
     """Whether the data of the tensor is moved to a device in place."""
     text = ast.unparse(node)
     return any(f"{text}.data = " in line or f"{text} = {text}." in line for line in module.lines)
+
+
+@cpu_tensor_with_nccl.look
+def cpu_tensor(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A CPU tensor in a collective of nccl."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.CPU_TENSOR,
+        lambda o, who: f"{who} pass a CPU tensor to {o.values['operation']}() of an nccl group",
+        label="this tensor is on the CPU",
+        expected="a tensor on the rank's GPU",
+    )

@@ -1,20 +1,25 @@
-"""SCRIPT028 and SCRIPT029: one collective, called with different sizes or dtypes. Only dumps and logs show it."""
+"""SCRIPT028 and SCRIPT029: one collective, called with different sizes or dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.scripts.simulation.call_arguments import ArgumentKind, unlike_arguments
+from ddpdoctor.scripts.syntax.module import modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def collective_shape_mismatch() -> None:
+def collective_shape_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call one collective with different sizes.
 
     ## Why it matters
@@ -41,10 +46,24 @@ def collective_shape_mismatch() -> None:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp (CollectiveFingerPrint), gloo/transport/tcp/pair.cc.
     """
+    for module in modules(script):
+        for unlike in unlike_arguments(module):
+            if unlike.kind not in (ArgumentKind.SHAPE, ArgumentKind.LENGTH):
+                continue
+            is_list = unlike.kind == ArgumentKind.LENGTH
+            sizes = [f"{v} objects" if is_list else _sized(v) for v in unlike.values]
+            yield point(
+                module,
+                unlike.event.call,
+                f"{code(module, unlike.event.call.func, 40)}() gets {sizes[0]} on rank {unlike.rank} and {sizes[1]} "
+                f"on rank {unlike.other_rank}",
+                "the same size on all ranks",
+                label="the sizes differ between ranks",
+            )
 
 
 @cause("SCRIPT029", "collective-dtype-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def collective_dtype_mismatch() -> None:
+def collective_dtype_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call one collective with different dtypes.
 
     ## Why it matters
@@ -68,6 +87,22 @@ def collective_dtype_mismatch() -> None:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp (CollectiveFingerPrint).
     """
+    for module in modules(script):
+        for unlike in unlike_arguments(module):
+            if unlike.kind == ArgumentKind.DTYPE:
+                yield point(
+                    module,
+                    unlike.event.call,
+                    f"{code(module, unlike.event.call.func, 40)}() gets {unlike.values[0]} on rank {unlike.rank} and "
+                    f"{unlike.values[1]} on rank {unlike.other_rank}",
+                    "the same dtype on all ranks",
+                    label="the dtypes differ between ranks",
+                )
+
+
+def _sized(shape: object) -> str:
+    """A shape as PyTorch prints it: `[4, 8]`."""
+    return str(list(shape)) if isinstance(shape, tuple) else str(shape)
 
 
 @collective_shape_mismatch.look
@@ -128,3 +163,21 @@ def dtype_differs(log: Log) -> Iterator[Finding]:
     reported = fingerprints(log, "Tensor dtypes")
     if reported is not None:
         yield reported
+
+
+@collective_shape_mismatch.look
+def shape_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One collective with different sizes."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.SHAPE, label="the sizes differ between ranks")
+
+
+@collective_dtype_mismatch.look
+def dtype_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One collective with different dtypes."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.DTYPE, label="the dtypes differ between ranks")

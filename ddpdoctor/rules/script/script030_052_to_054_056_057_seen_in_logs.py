@@ -1,9 +1,22 @@
-"""SCRIPT030 and SCRIPT052 to SCRIPT057: faults of a script that only its logs show."""
+"""SCRIPT030 and SCRIPT052 to SCRIPT057: faults of a script that its logs show, and hardly its source."""
 
 from __future__ import annotations
 
-from ddpdoctor.findings import CausalStage, Severity, Speaker
+import ast
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ddpdoctor.facts.script import Script
+from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, is_test, last_value
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
+from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause(
@@ -54,7 +67,7 @@ def collective_mismatch_detected() -> None:
         r"has parameters that were not used in producing the loss",
     ),
 )
-def ddp_unused_parameters() -> None:
+def ddp_unused_parameters(script: Script) -> Iterator[Finding]:
     """Some parameters of the model got no gradient.
 
     ## Why it matters
@@ -84,6 +97,51 @@ def ddp_unused_parameters() -> None:
     Confirmed in https://github.com/aliyun/conditional-lane-detection/issues/29 and
     https://github.com/ZhengYinan-AIR/Diffusion-Planner/issues/65: find_unused_parameters=True.
     """
+    for module in modules(script):
+        if is_test(module) or "requires_grad" in module.text or "static_graph" in module.text:
+            continue
+        for call in module.calls("DDP"):
+            if has_more(call) or argument(call, None, "find_unused_parameters") is not None:
+                continue
+            layer = _unused_layer(module, call)
+            if layer is not None:
+                yield point(
+                    module,
+                    call,
+                    f"{layer[0]} (line {layer[1]}) is part of the model, but nothing uses it",
+                    "parameters that are all used",
+                    label="its parameters get no gradient",
+                    fix=f"Remove {layer[0]}, or pass `find_unused_parameters=True`.",
+                )
+
+
+_WALKS = re.compile(r"\b(children|modules|named_\w+|getattr|__getattr__|apply|state_dict|ModuleDict|_modules)\b")
+_LAYERS = re.compile(
+    r"nn\.(Linear|Bilinear|Embedding|Conv|BatchNorm|LayerNorm|GroupNorm|LSTM|GRU|RNN|Transformer|Multihead)"
+)
+
+
+def _unused_layer(module: Module, call: ast.Call) -> tuple[str, int] | None:
+    """A layer that the class of the wrapped model creates and no line of the file uses, with its line."""
+    given = argument(call, 0, "module")
+    made = last_value(module, given) if given is not None else None
+    while (
+        isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in ("to", "cuda", "cpu")
+    ):
+        made = last_value(module, made.func.value)
+    owner = module.class_of_value(made) if made is not None else None
+    if owner is None or [module.names.of(b) for b in owner.bases] != ["nn.Module"]:
+        return None
+    if _WALKS.search(ast.unparse(owner)) or module.method(owner, "forward") is None:
+        return None
+    used = {n.attr for n in module.index.parents if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    for (base, name), bindings in module.index.attributes.items():
+        own = [b for b in bindings if module.index.class_of(b.at) is owner]
+        created = own[0].value if base == "self" and len(own) == 1 else None
+        is_layer = isinstance(created, ast.Call) and _LAYERS.match(module.names.of(created.func) or "")
+        if is_layer and name not in used and f'"{name}' not in module.text and f"'{name}" not in module.text:
+            return f"self.{name}", own[0].line
+    return None
 
 
 @cause(
@@ -123,7 +181,7 @@ def ddp_mark_ready_twice() -> None:
         r"in this process with (sizes|strides) [^\n]*appears not to match",
     ),
 )
-def ddp_models_differ() -> None:
+def ddp_models_differ(script: Script) -> Iterator[Finding]:
     """The ranks build different models.
 
     ## Why it matters
@@ -146,6 +204,39 @@ def ddp_models_differ() -> None:
         model = Net(classes=config.classes)
         ddp = DDP(model)
     """
+    for module in modules(script):
+        if is_test(module):
+            continue
+        for call in module.calls("DDP"):
+            size = _size_by_rank(module, argument(call, 0, "module"))
+            if size is not None:
+                yield point(
+                    module,
+                    call,
+                    f"the model is built with {code(module, size, 40)}, which differs between ranks",
+                    "the same model on all ranks",
+                    label="DDP expects the same model",
+                )
+
+
+def _size_by_rank(module: Module, node: ast.expr | None) -> ast.expr | None:
+    """A size in the call that builds a model, such as `nn.Linear(4, rank + 1)`, that has another value on other ranks."""
+    made = last_value(module, node) if node is not None else None
+    for call in ast.walk(made) if made is not None else ():
+        name = module.names.of(call.func) if isinstance(call, ast.Call) else None
+        is_layer = name is not None and name.startswith("nn.")
+        if not isinstance(call, ast.Call) or not (is_layer or module.class_named(call.func) is not None):
+            continue
+        for given in (*call.args, *(k.value for k in call.keywords if k.arg not in ("device", "rank", "local_rank"))):
+            sizes = each_rank(module, given, rank_contexts(module, module.index.function_of(given)))
+            if all(type(s) is int for s in sizes) and len({*map(repr, sizes)}) > 1 and _is_computed(given, is_layer):
+                return given
+    return None
+
+
+def _is_computed(node: ast.expr, is_layer: bool) -> bool:
+    """Whether a number by rank is a size: any argument of a layer; for other models, not the plain rank, as of a device."""
+    return is_layer or isinstance(node, ast.BinOp)
 
 
 @cause(
@@ -210,3 +301,12 @@ def ddp_inconsistent_params_zero() -> None:
         NCCL_DEBUG=INFO torchrun --nproc-per-node=4 train.py      # which interface: "Bootstrap : Using"
         NCCL_P2P_DISABLE=1 torchrun --nproc-per-node=4 train.py   # works: peer access is broken
     """
+
+
+@ddp_models_differ.look
+def models_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """DDP models with different parameters."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.MODELS, label="the models differ between ranks")

@@ -165,6 +165,7 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
             print("loss", (total[0] / total[1]).item())
     """
     for module in modules(script):
+        yield from _logged_by_lightning(module)
         if (
             not module.calls("DDP")
             or module.frameworks
@@ -178,7 +179,7 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
             given = (*call.args, *(k.value for k in call.keywords))
             item = next(
                 (n for a in given for n in ast.walk(a) if _is_item(n, names) or _is_own(module, n, names)), None
-            )
+            ) or _named_by_text(module, given)
             if item is not None:
                 yield point(
                     module,
@@ -188,6 +189,44 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
                     label="all_reduce it first",
                 )
                 break
+
+
+def _logged_by_lightning(module: Module) -> Iterator[Finding]:
+    """`self.log("val_acc", …)` in a validation step on several devices, without sync_dist."""
+    if not module.frameworks & {"lightning", "pytorch_lightning"} or not _has_several_devices(module):
+        return
+    for call in module.method_calls.get("log", ()):
+        function = module.index.function_of(call)
+        is_step = function is not None and function.name in ("validation_step", "test_step")
+        given = argument(call, 1, "value")
+        if not is_step or given is None or argument(call, None, "sync_dist", "rank_zero_only") is not None:
+            continue
+        if isinstance(given, ast.Attribute) or any(k.arg is None for k in call.keywords):
+            continue  # a metric object, which Lightning synchronizes
+        yield point(
+            module,
+            call,
+            f"{code(module, call, 40)} is logged as global, but it is the value of one rank",
+            "sync_dist=True",
+            label="add sync_dist=True",
+            fix="Pass `sync_dist=True`.",
+        )
+
+
+def _has_several_devices(module: Module) -> bool:
+    """Whether a Trainer of this file uses a fixed number of devices larger than one, or several nodes."""
+    counts = [argument(c, None, "devices", "num_nodes") for c in module.calls("lightning.Trainer")]
+    counts += [argument(c, None, "num_nodes") for c in module.calls("lightning.Trainer")]
+    return any(isinstance(v := value(module, n), int) and v > 1 for n in counts if n is not None)
+
+
+def _named_by_text(module: Module, given: tuple[ast.expr, ...]) -> ast.expr | None:
+    """The number beside the word "accuracy" in a text, if it is computed from the batches of this rank."""
+    texts = [n.value for a in given for n in ast.walk(a) if isinstance(n, ast.Constant)]
+    if not module.calls("DistributedSampler") or not any(isinstance(t, str) and _METRICS.search(t) for t in texts):
+        return None
+    parts = [v.value for a in given for v in ast.walk(a) if isinstance(v, ast.FormattedValue)]
+    return next((p for p in (*given, *parts) if each_rank(module, p)[0] is Unknown.DATA), None)
 
 
 def _logs(module: Module, call: ast.Call) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.script_questions import each_rank, last_value
-from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
+from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext, one_node
 from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
 from ddpdoctor.scripts.syntax.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 
@@ -116,7 +120,7 @@ def _communicates(module: Module, loop: ast.For | ast.While) -> bool:
 
 def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
     """Why a loop has different numbers of iterations on the ranks, and whether that is certain."""
-    values = each_rank(module, node)
+    values = each_rank(module, node, _world_of(module, node))
     if all(isinstance(f, (list, tuple)) for f in values):
         lengths = [len(f) for f in values if isinstance(f, (list, tuple))]
         return (
@@ -156,6 +160,15 @@ def _unequal(module: Module, node: ast.expr) -> tuple[str, bool]:
         if lower == [p.rank for p in TWO_NODES] and not even:
             return "may give the first ranks one more item", False
     return "", False
+
+
+def _world_of(module: Module, node: ast.expr) -> tuple[RankContext, ...]:
+    """The ranks that divide the items: as many as the literal step of `items[rank::2]`, otherwise those of two nodes."""
+    made = last_value(module, node)
+    part = made.slice if isinstance(made, ast.Subscript) else None
+    step = part.step if isinstance(part, ast.Slice) else None
+    count = step.value if isinstance(step, ast.Constant) else None
+    return one_node(count) if isinstance(count, int) and 2 <= count <= 64 else TWO_NODES
 
 
 def _returned(module: Module, source: ast.expr) -> ast.expr | None:
@@ -201,3 +214,28 @@ def _is_cut(module: Module, node: ast.expr) -> bool:
     bound = module.names.bindings(node.id, module.index.scope(node))
     texts = [ast.unparse(b.value) for b in (bound[1] if bound is not None else []) if b.value is not None]
     return any("//" in t or "%" in t or ":" in t for t in texts)
+
+
+@uneven_inputs.look
+def left_the_loop(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank left a loop that the others continue."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.UNEVEN, label="the other ranks wait in the next iteration")
+
+
+@uneven_inputs.look
+def uneven_loaders(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Loaders with different numbers of batches, whose ends the rehearsal did not reach."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.UNEVEN_LOADERS,
+        lambda o, who: f"{who} have {o.values['least']} batches per epoch, others {o.values['most']}",
+        label="ranks with fewer batches leave the loop first",
+        expected="as many batches on all ranks",
+        severity=Severity.WARNING,
+    )

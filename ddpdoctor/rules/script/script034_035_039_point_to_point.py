@@ -19,6 +19,7 @@ from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _ROOTS = {
     "dist.broadcast": (1, "src"),
@@ -255,3 +256,21 @@ def no_receiver(hang: Hang) -> Iterator[Finding]:
 
     for conflict in conflicts(hang, ConflictCause.NO_RECEIVER):
         yield conflict_finding(hang, conflict).if_certain(conflict.is_certain)
+
+
+@send_recv_order.look
+def same_direction(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Two ranks both send, or both receive, first."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.SEND_ORDER, label="both wait for the other: deadlock")
+
+
+@send_without_recv.look
+def no_counterpart(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A send or receive whose peer never makes its counterpart."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.UNMATCHED, label="nothing answers this call: hang")

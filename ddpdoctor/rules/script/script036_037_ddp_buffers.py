@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -21,6 +22,9 @@ from ddpdoctor.scripts.simulation.p2p_matching import p2p_outcomes
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 IN_PLACE = ("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "normal_", "uniform_", "random_")
 
@@ -246,3 +250,27 @@ def _changed(module: Module, call: ast.Call, statement: ast.Assign, request: str
             if isinstance(written, ast.Name) and written.id == tensor.id:
                 return node
     return None
+
+
+@recv_buffer_mismatch.look
+def buffer_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A buffer of another size or dtype than what is sent."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.BUFFER, label="not the size or dtype that is sent")
+
+
+@isend_not_waited.look
+def not_waited_for(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A send that nobody waited for."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.NOT_WAITED,
+        lambda o, who: f"{who} never wait for {o.values['operation']}()",
+        label="nobody waits for this work",
+        expected="work.wait()",
+    )

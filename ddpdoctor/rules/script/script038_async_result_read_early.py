@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import after, before, code, delete, indent_of, point, replace, waited
+from ddpdoctor.rules.script.pointing import after, before, code, delete, indent_of, point, replace, safe, waited
 from ddpdoctor.rules.script.rank_branches import blocks
 from ddpdoctor.rules.script.script_questions import argument
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 WAITS = ("wait", "synchronize", "is_completed", "result", "get_future")
 
@@ -51,7 +55,7 @@ def async_result_read_early(script: Script) -> Iterator[Finding]:
                     f"{text} is read before {code(module, call.func)}() (line {call.lineno}) has finished",
                     "work.wait() before this line",
                     label="the value is old or incomplete",
-                    edits=_waited(module, call, read),
+                    edits=safe(_waited(module, call, read)),
                 )
 
 
@@ -186,3 +190,18 @@ def _is_read(module: Module, read: ast.Name | ast.Attribute, following: ast.stmt
         return False
     target = module.names.of(call.func) if call is not None else None
     return not (target or "").startswith("dist.")
+
+
+@async_result_read_early.look
+def used_early(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A tensor is used before the wait."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.EARLY_READ,
+        lambda o, who: f"{who} use the tensor of an asynchronous {o.values['operation']}() before its wait()",
+        label="the result may not be there yet",
+        expected="work.wait() first",
+    )

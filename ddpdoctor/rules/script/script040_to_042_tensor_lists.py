@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, dist_of, imported, point, replace, with_keyword, without_argument
+from ddpdoctor.rules.script.pointing import (
+    code,
+    dist_of,
+    imported,
+    point,
+    replace,
+    safe,
+    with_keyword,
+    without_argument,
+)
 from ddpdoctor.rules.script.rank_branches import ranks_reaching
 from ddpdoctor.rules.script.script_questions import (
     argument,
@@ -24,6 +34,9 @@ from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _LISTS = {
     "dist.all_gather": (0, "tensor_list"),
@@ -204,7 +217,7 @@ def tensor_list_length_literal(script: Script, launch: Launch | None = None) -> 
                         "a list of dist.get_world_size() tensors",
                         label="Incorrect list size: one tensor per rank",
                         severity=None if world else Severity.WARNING,
-                        edits=_counted(module, given),
+                        edits=safe(_counted(module, given)),
                     )
 
 
@@ -306,9 +319,24 @@ def _one_tensor(module: Module, made: ast.expr, text: str) -> Finding:
         text,
         label="every entry gets the same value",
         fix=f"Write `{text}`.",
-        edits=(replace(module, made, text),),
+        edits=safe((replace(module, made, text),)),
     )
 
 
 def _copy(module: Module, node: ast.expr) -> str:
     return code(module, node, 200) if isinstance(node, ast.Call) else f"torch.zeros_like({code(module, node, 200)})"
+
+
+@gather_list_aliased.look
+def aliased_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One tensor several times in an output list."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.ALIASED,
+        lambda o, who: f"the output list of {o.values['operation']}() has one tensor {o.values['count']} times",
+        label="all entries share one memory",
+        expected="a tensor for each rank",
+    )

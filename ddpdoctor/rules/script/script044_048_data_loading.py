@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -18,6 +19,9 @@ from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _EPOCH = re.compile(r"(?i)ep")
 _LOADER = re.compile(r"(?i)loader|\bdl\b|_dl\b")
@@ -268,3 +272,18 @@ def _named_epochs(module: Module) -> ast.For | ast.While | None:
         if isinstance(node, ast.While) and any(_EPOCH.search(name) for name in names_in(node.test)):
             return node
     return None
+
+
+@distributed_sampler_missing.look
+def same_samples(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """All ranks read the same samples."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAME_DATA,
+        lambda o, who: f"{who} read the same {o.values['size']} samples ({o.values['sampler']})",
+        label="no sampler divides the data between ranks",
+        expected="sampler=DistributedSampler(dataset)",
+    )

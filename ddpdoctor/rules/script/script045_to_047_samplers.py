@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import before, code, point, without_argument
+from ddpdoctor.rules.script.pointing import before, code, point, safe, without_argument
 from ddpdoctor.rules.script.script044_048_data_loading import epochs, is_evaluation
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, spread, value
 from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT045", "sampler-epoch-not-set", Severity.WARNING)
@@ -131,7 +135,7 @@ def shuffle_with_sampler(script: Script) -> Iterator[Finding]:
                     "DataLoader has both shuffle=True and a sampler",
                     "no shuffle",
                     label="ValueError: mutually exclusive",
-                    edits=without_argument(module, call, shuffle) if not options else (),
+                    edits=safe(without_argument(module, call, shuffle) if not options else ()),
                 )
 
 
@@ -210,3 +214,18 @@ def _is_stream(module: Module, node: ast.expr) -> bool:
     name = module.names.of(made.func) if isinstance(made, ast.Call) else None
     flag = argument(made, None, "streaming") if isinstance(made, ast.Call) else None
     return name == "datasets.load_dataset" and value(module, flag) is True
+
+
+@sampler_epoch_not_set.look
+def epoch_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Two epochs with one epoch number."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.EPOCH_NOT_SET,
+        lambda o, who: "the second epoch has the order of the first: set_epoch was not called",
+        label="call sampler.set_epoch(epoch) before this loop",
+        expected="sampler.set_epoch(epoch)",
+    )

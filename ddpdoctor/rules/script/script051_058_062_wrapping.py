@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
@@ -26,6 +26,9 @@ from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.interpreter.assumptions import RANK_NAMES
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 class _WrongDevices(NamedTuple):
@@ -157,6 +160,12 @@ def _is_on_cpu(module: Module, model: ast.expr) -> bool:
     if owner is not None and any(word in ast.unparse(owner) for word in ("cuda", "device", ".to(")):
         return False
     moves = [c for name in ("to", "cuda", "half", "apply") for c in module.method_calls.get(name, ())]
+    if module.index.function_of(made) is module.index.function_of(model):
+        moves = [
+            c
+            for c in moves
+            if c.lineno <= model.lineno or module.index.function_of(c) is not module.index.function_of(model)
+        ]
     return (
         not any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == model.id for c in moves)
         and not made.keywords
@@ -319,3 +328,18 @@ def _is_after_wrap(module: Module, node: ast.expr) -> bool:
     if not same:
         return any("self" in ast.unparse(t) for w in wraps for t in getattr(module.index.parents.get(w), "targets", ()))
     return any(w.lineno < node.lineno for w in same)
+
+
+@ddp_device_ids_wrong.look
+def ids_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """device_ids that are not the device of the module."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.DEVICE_IDS,
+        lambda o, who: f"device_ids is [{o.values['ids']}], the module is on {o.values['devices']}",
+        label="not the device of the module",
+        expected="the module's device",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
@@ -14,6 +15,9 @@ from ddpdoctor.rules.script.script_questions import argument, is_quiet, is_test,
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
@@ -185,3 +189,18 @@ def _has_backward(region: ast.AST) -> bool:
 
 def _is_without_gradients(module: Module, node: ast.AST) -> bool:
     return any(is_quiet(parent) for parent, _ in module.index.enclosing(node))
+
+
+@ddp_module_bypassed.look
+def bypassed_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """The module inside DDP is called in training."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.BYPASSED,
+        lambda o, who: "training calls the module inside DDP: no gradient is synchronized",
+        label="call the DDP model itself",
+        expected="model(x)",
+    )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, under, with_keyword
-from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch
+from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, safe, under, with_keyword
+from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script001_to_003_device_selection import selects
 from ddpdoctor.rules.script.script_questions import (
     argument,
@@ -30,6 +30,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 PER_RANK = {"rank", "local_rank", "global_rank", "RANK", "getpid", "process_index", "get_rank", "hostname", "uuid4"}
 PER_RANK |= {"mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "gethostname"}
@@ -129,10 +130,12 @@ def checkpoint_loaded_on_gpu_zero(script: Script) -> Iterator[Finding]:
                     "every rank loads this checkpoint onto GPU 0",
                     'map_location="cpu"',
                     label="no map_location" if where is None else "on every rank the same GPU",
-                    edits=(
-                        with_keyword(module, call, 'map_location="cpu"')
-                        if where is None
-                        else replace(module, where, '"cpu"'),
+                    edits=safe(
+                        (
+                            with_keyword(module, call, 'map_location="cpu"')
+                            if where is None
+                            else replace(module, where, '"cpu"'),
+                        )
                     ),
                 )
 
@@ -183,7 +186,11 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
     for module in modules(script):
         for _, events in by_all(module, "torch.save"):
             call = events[0].call
-            if one_path(module, events, 1, "f") and not in_rank_branch(module, call):
+            if (
+                one_path(module, events, 1, "f")
+                and not in_rank_branch(module, call)
+                and not _is_made_once(module, call)
+            ):
                 yield point(
                     module,
                     call,
@@ -192,6 +199,13 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
                     label="the file may get corrupted",
                     edits=_on_one(module, call),
                 )
+
+
+def _is_made_once(module: Module, call: ast.Call) -> bool:
+    """Whether one rank saves before the others look whether the file exists: `if not exists(path): save(path)`."""
+    tests = (p.test for p, child in module.index.enclosing(call) if isinstance(p, ast.If) and child in p.body)
+    asks = any(names_in(test) & {"exists", "isfile", "is_file", "isdir"} for test in tests)
+    return asks and runs_one_rank_first(module, call)
 
 
 def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:
@@ -295,3 +309,35 @@ def damaged_checkpoint(log: Log) -> Iterator[Finding]:
     lines = matching_lines(log, (r"PytorchStreamReader failed",))
     if lines:
         yield finding_of(log, lines, DAMAGED, WHICH_DAMAGE, blames_speaker=True)
+
+
+@checkpoint_written_by_all_ranks.look
+def saved_by_all(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Several ranks save to one path."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.CHECKPOINT_RACE,
+        lambda o, who: f"{who} save to {o.values['path'].rpartition('/')[2]} at the same time",
+        label="all ranks write this file",
+        expected="rank 0 only",
+    )
+
+
+@checkpoint_read_before_written.look
+def read_too_early(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A file is read although nothing orders it after the write."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.READ_BEFORE_WRITTEN,
+        lambda o, who: (
+            f"{who} read {o.values['path'].rpartition('/')[2]} before rank {o.values['writer']} is known to have written it"
+        ),
+        label="the file may not be complete",
+        expected="dist.barrier() between write and read",
+    )

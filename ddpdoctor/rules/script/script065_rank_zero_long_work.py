@@ -21,6 +21,19 @@ LONG = re.compile(
     r"(?i)preprocess|tokeni[sz]e|download|build_(index|dataset|vocab)|prepare_(data|dataset)|convert|extract|generate|untar|"
     rf"unzip|load_dataset|snapshot|{EVALUATES.pattern.removeprefix('(?i)')}"
 )
+_STARTS = (
+    "map",
+    "run",
+    "system",
+    "Popen",
+    "check_call",
+    "check_output",
+    "urlretrieve",
+    "load",
+    "from_pretrained",
+    "sleep",
+)
+"""Functions and methods that may take long, although their name does not say so."""
 
 
 @cause("SCRIPT065", "rank-zero-long-work", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -87,20 +100,20 @@ def _long(module: Module, statement: ast.If) -> ast.Call | None:
                 is_map = last == "map" and isinstance(node.func, ast.Attribute) and not known
                 is_made = last[:1].isupper()  # this only creates an Evaluator
                 named = LONG.search(last) and not is_made and not known.startswith(("torch.", "dist."))
-                if (named and not (EVALUATES.search(last) and _is_short(module, node))) or is_map:
+                if (named and not _is_short(module, node)) or is_map:
                     return node
     return None
 
 
 def _is_short(module: Module, call: ast.Call) -> bool:
-    """Whether the called function is in the project and has no loop: an evaluation of one batch."""
+    """Whether the called function is in the project, has no loop, and starts nothing that may take long."""
     target = module.target(call)
     if target is None:
         return False
     nodes = [n for statement in target.function.body for n in ast.walk(statement)]
     called = (getattr(n.func, "attr", getattr(n.func, "id", "")) for n in nodes if isinstance(n, ast.Call))
     repeats = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
-    return not any(isinstance(n, repeats) for n in nodes) and not any(n == "map" or LONG.search(n) for n in called)
+    return not any(isinstance(n, repeats) for n in nodes) and not any(n in _STARTS or LONG.search(n) for n in called)
 
 
 def _waits_after(module: Module, statement: ast.If) -> ast.Call | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import after, code, point, replace
+from ddpdoctor.rules.script.pointing import after, code, point, replace, safe
 from ddpdoctor.rules.script.script_questions import argument, is_test, value
 from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -70,7 +70,7 @@ def spawn_without_main_guard(script: Script) -> Iterator[Finding]:
                     "processes are started at import, without a main guard",
                     'if __name__ == "__main__":',
                     label="each spawned child runs this again: RuntimeError",
-                    edits=_under_guard(module, at),
+                    edits=safe(_under_guard(module, at)),
                 )
 
 
@@ -146,7 +146,7 @@ def child_exit_code_ignored(script: Script) -> Iterator[Finding]:
                     "exit codes of the children are ignored: a failed job exits with 0",
                     "sys.exit(any(p.exitcode for p in processes))",
                     label="join() does not raise: check exitcode",
-                    edits=_exit_code_checked(module, joins[0]),
+                    edits=safe(_exit_code_checked(module, joins[0])),
                 )
                 break
             flag = value(module, argument(spawn.call, 3, "join")) if spawn.how == "spawn" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -15,6 +16,9 @@ from ddpdoctor.rules.script.script_questions import argument, value
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
 from ddpdoctor.scripts.syntax.spawning import Spawn
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.mem_get_info")
 
@@ -227,4 +231,19 @@ def _communicates(module: Module, function: ast.AST) -> bool:
 def _joins_itself(module: Module, function: Function) -> bool:
     return any(
         module.names.of(n.func) == "dist.init_process_group" for n in ast.walk(function) if isinstance(n, ast.Call)
+    )
+
+
+@cuda_after_fork.look
+def bad_fork(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """CUDA in a process that was forked after CUDA was used."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.BAD_FORK,
+        lambda o, who: "a forked process uses CUDA, which its parent had used before the fork",
+        label="CUDA does not work in this process",
+        expected="start the process with spawn",
     )

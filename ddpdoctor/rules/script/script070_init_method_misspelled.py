@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import code, point, replace
+from ddpdoctor.rules.script.pointing import code, point, replace, safe
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 MISSPELLED = ("init", "__int__", "_init_", "__init", "_init__", "__init_", "__ini__")
@@ -59,7 +59,7 @@ def init_method_misspelled(script: Script) -> Iterator[Finding]:
                         "def __init__(self)",
                         label="its layers are never created",
                         fix=f"Rename {name} to `__init__`.",
-                        edits=_renamed(module, method),
+                        edits=safe(_renamed(module, method)),
                     )
 
 

@@ -21,7 +21,7 @@ def nvlink_bandwidth_mode_reduced(gpu: Gpu) -> Iterator[Finding]:
 
     ## Why it matters
     All links are up and no error is counted, but every collective inside the node is slower. The setting saves power and is kept
-    until somebody changes it.
+    until it is changed.
 
     ## Fix
     Set the bandwidth mode back to full as root on that node: `nvidia-smi nvlink -sbwm FULL`.

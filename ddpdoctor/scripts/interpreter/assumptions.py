@@ -26,6 +26,7 @@ __all__ = [
     "SAME_ON_ALL_RANKS",
     "are_sizes",
     "draws_same_numbers",
+    "ends_with_input",
     "gpus_on_node",
     "has_same_fields",
     "holds_options",
@@ -308,13 +309,30 @@ def is_default(node: ast.expr | None) -> bool:
 
 
 def draws_same_numbers(module: Module) -> bool:
-    """Random numbers are the same on all ranks if all seeds in the file are literals, and differ otherwise.
+    """Random numbers are the same on all ranks if no seed in the file mentions the rank or a clock, and differ without a seed.
 
-    Prevents a false alarm with a seed: `if random.random() < 0.5:` around a collective would be reported. Without a seed,
-    it is a finding.
+    Prevents a false alarm with a seed, such as `random.seed(args.seed)` or `set_seed(1)`: `if random.random() < 0.5:` around a
+    collective would be reported. Without a seed, it is a finding.
     """
-    seeds = [c.args[0] for c in module.calls("torch.manual_seed", "random.seed") if c.args]
-    return bool(seeds) and all(isinstance(s, ast.Constant) for s in seeds)
+    seeds = [c.args[0] for c in module.calls("torch.manual_seed", "random.seed", "numpy.random.seed") if c.args]
+    seeds += [c.args[0] for c in module.index.calls if c.args and _SEEDS.match(_last_name(c.func))]
+    return bool(seeds) and not any(_is_of_one_rank(seed) for seed in seeds)
+
+
+_SEEDS = re.compile(
+    r"(?i)^(set|fix|seed)_?(all_?|every_?)?(thing_?)?(random_?)?seeds?$|^(seed_everything|seed_all|setup_seed|init_seeds?)$"
+)
+_OF_ONE_RANK = re.compile(r"(?i)rank|time|getpid|urandom|device|initial_seed")
+
+
+def _last_name(func: ast.expr) -> str:
+    return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+
+
+def _is_of_one_rank(seed: ast.expr) -> bool:
+    """Whether a seed is computed from something that each rank has for itself, or from a name that may hold it."""
+    names = {_last_name(n) for n in ast.walk(seed) if isinstance(n, (ast.Name, ast.Attribute))}
+    return any(_OF_ONE_RANK.search(name) for name in names)
 
 
 def is_configured_as_none(node: ast.expr, module: Module) -> bool:
@@ -335,6 +353,16 @@ def _is_field(node: ast.expr) -> bool:
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
     return isinstance(node, ast.Attribute)
+
+
+def ends_with_input(test: ast.expr) -> bool:
+    """`while batch is not None:` and `while batch:` end when the input ends, after as many iterations on all ranks.
+
+    Prevents a false alarm: the loop over a prefetcher would be one whose length the data of the rank decides.
+    """
+    if isinstance(test, ast.Compare):
+        return isinstance(test.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn))
+    return isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.NamedExpr))
 
 
 SAME_ON_ALL_RANKS = frozenset(("isinstance", "hasattr"))

@@ -26,6 +26,8 @@ def attribute_value(evaluator: Evaluator, node: ast.Attribute, frame: CallFrame)
     dotted = frame.module.names.of(node)
     if dotted in ("dist.group.WORLD", "dist.GroupMember.WORLD"):
         return None
+    if dotted is not None and dotted.startswith("dist.ReduceOp."):
+        return dotted
     if isinstance(node.value, ast.Name):
         value = _assigned_value(evaluator, node.value.id, node, frame)
         if value is not NotImplemented:

@@ -35,6 +35,9 @@ class Evaluator(Protocol):
     def value(self, node: ast.expr, frame: CallFrame | None = None) -> object:
         """The value of an expression, or Unknown."""
 
+    def differs_by_rank(self, node: ast.expr, frame: CallFrame) -> bool:
+        """Whether the value of an expression depends on which rank evaluates it."""
+
     def truth(self, node: ast.expr, frame: CallFrame | None = None) -> bool | Unknown:
         """The truth of a condition, or Unknown."""
 

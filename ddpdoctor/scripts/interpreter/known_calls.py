@@ -92,6 +92,14 @@ def _random(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
     return Unknown.SAME if assumptions.draws_same_numbers(frame.module) else Unknown.DATA
 
 
+def _exists(evaluator: Evaluator, node: ast.Call, frame: CallFrame) -> object:
+    """A file of the rank's own may be there on some ranks only; one that all ranks name alike is there for all or for none."""
+    if not node.args:
+        return Unknown.SAME
+    path = evaluator.value(node.args[0], frame)
+    return Unknown.DATA if known(path) and evaluator.differs_by_rank(node.args[0], frame) else worst(path)
+
+
 def _constantly(value: object) -> Callable[[Evaluator, ast.Call, CallFrame], object]:
     return lambda evaluator, node, frame: value
 
@@ -131,6 +139,9 @@ _CALLS: dict[str, Callable[[Evaluator, ast.Call, CallFrame], object]] = {
     "torch.rand": _random,
     "torch.randn": _random,
     "torch.randint": _random,
+    "os.path.exists": _exists,
+    "os.path.isfile": _exists,
+    "os.path.isdir": _exists,
     "print": _constantly(None),
     "dict": _constantly(Unknown.SAME),
 }

@@ -118,6 +118,14 @@ class RankEvaluator:
         self.depends_on_rank |= Dependency.RANK in cached.dependencies
         return cached.value
 
+    def differs_by_rank(self, node: ast.expr, frame: CallFrame) -> bool:
+        """Whether the value of an expression depends on which rank evaluates it."""
+        if isinstance(node, ast.Constant):
+            return False
+        self.value(node, frame)
+        cached = frame.values.get(node) or recall(self._cache_key, node, frame)
+        return cached is not None and Dependency.RANK in cached.dependencies
+
     def _evaluate(self, node: ast.expr, frame: CallFrame) -> CachedValue:
         key = (id(node), id(frame))
         if self._depth == 0:

@@ -116,7 +116,20 @@ class RankExecutor:
 
     def _while(self, statement: ast.While, frame: CallFrame) -> str | None:
         self._calls.expression(statement.test, frame)
-        return self._iterations(statement, [frame]) if self._is_relevant(statement, frame) else None
+        if not self._is_relevant(statement, frame):
+            return None
+        state = self._state
+        is_own = state.evaluator.value(statement.test, frame) is Unknown.DATA
+        if not is_own or assumptions.ends_with_input(statement.test):
+            return self._iterations(statement, [frame])
+        truth = state.evaluator.truth(statement.test, frame)
+        if isinstance(truth, Unknown):
+            state.is_open = True
+            return None
+        state.enter_branch(statement, truth, frame.module, chosen=True)
+        left = self._iterations(statement, [frame]) if truth else None
+        state.tests.pop()
+        return left
 
     def _iterations(self, statement: ast.For | ast.AsyncFor | ast.While, frames: list[CallFrame]) -> str | None:
         """Execute the body of a loop once in each frame."""
@@ -200,7 +213,9 @@ class RankExecutor:
     # Exceptions and early exits.
 
     def _try(self, statement: ast.Try, frame: CallFrame) -> str | None:
-        handler = single_rank_handler(self._state.reach, frame.module, statement)
+        evaluator = self._state.evaluator
+        differs = partial(evaluator.differs_by_rank, frame=frame)
+        handler = single_rank_handler(self._state.reach, frame.module, statement, differs)
         failed = handler is not None and self._fails()
         if handler is not None:
             self._state.enter_branch(handler, failed, frame.module)

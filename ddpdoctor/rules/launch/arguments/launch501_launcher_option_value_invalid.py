@@ -11,13 +11,15 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import ParseProblem, ParseProblemKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.typo import TypoKind
-from ddpdoctor.facts.launch.words import SpanEdit
+from ddpdoctor.facts.launch.words import SpanEdit, is_known
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Option
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.arguments.launch002_009_to_012_052_option_errors import READERS, table
 from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, source
 from ddpdoctor.rules.launch.pointing import after, agents, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.submitted import at_mark, launchers_of, mark_of
 
 KINDS = {"int": "a whole number", "float": "a number", "flag": "1 or 0"}
 TROUBLES = (
@@ -177,3 +179,16 @@ def _integer(text: str) -> int | None:
         return int(text)
     except ValueError:
         return None
+
+
+@launcher_option_value_invalid.look
+def ranks_that_are_no_numbers(submission: Submission) -> Iterator[Finding]:
+    """A pod makes its node rank of something that is not a number, such as the name of a Deployment's pod."""
+    for task, layer in launchers_of(submission):
+        given = layer.given("node_rank")
+        value = None if given is None else given.value
+        if given is not None and value and is_known(value) and re.fullmatch(r"[\w.-]*[A-Za-z_][\w.-]*", value):
+            text = f"--node-rank={value:.20} on {task.host:.40} is not a number"
+            mark = mark_of(task, given.value_word)
+            yield at_mark(submission, mark, text, seen=value, expected="a number", label="not a number in this pod")
+            return

@@ -87,7 +87,14 @@ def _agreeing(launch: Launch, node: Agent, option: str, value: str) -> list[Span
     return [after(last, f"{spelled(node.layer, name, launch.version)}={quote(value)}")]
 
 
-@cause("LAUNCH034", "rdzv-backend-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH039",))
+@cause(
+    "LAUNCH034",
+    "rdzv-backend-differs",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    explains=("LAUNCH039",),
+    repairs=("address", "same-value"),
+)
 def rdzv_backend_differs(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
@@ -124,7 +131,14 @@ def rdzv_backend_differs(
     yield from differing(launch, lines, lambda n: n.plan.backend, "rdzv_backend", "--rdzv-backend")
 
 
-@cause("LAUNCH035", "nnodes-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("LAUNCH038",))
+@cause(
+    "LAUNCH035",
+    "nnodes-differs",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    explains=("LAUNCH038",),
+    repairs=("node-count",),
+)
 def nnodes_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """--nnodes differs between the nodes.
 
@@ -174,7 +188,14 @@ def _static(job: Job) -> list[Agent]:
     return [n for n in job.nodes if n.plan.backend == "static"]
 
 
-@cause("LAUNCH036", "duplicate-node-rank", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, explains=("NET001",))
+@cause(
+    "LAUNCH036",
+    "duplicate-node-rank",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    explains=("NET001",),
+    repairs=("escape", "node-rank", "wrap"),
+)
 def duplicate_node_rank(
     launch: Launch | None = None, nodes: Nodes | None = None, job: Job | None = None
 ) -> Iterator[Finding]:
@@ -244,7 +265,13 @@ def _claimed_twice(nodes: Nodes) -> Iterator[Finding]:
             )
 
 
-@cause("LAUNCH037", "node-rank-zero-missing", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+@cause(
+    "LAUNCH037",
+    "node-rank-zero-missing",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    repairs=("escape", "node-rank", "wrap"),
+)
 def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
     """No node of the job has --node-rank 0.
 
@@ -287,7 +314,7 @@ def node_rank_zero_missing(launch: Launch, job: Job) -> Iterator[Finding]:
     yield correcting(finding, launch, *fixed) if len(fixed) <= 8 else finding
 
 
-@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+@cause("LAUNCH039", "rdzv-id-differs", Severity.ERROR, scope=CauseScope.LINES_OF_NODES, repairs=("same-value",))
 def rdzv_id_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """--rdzv-id differs between the nodes.
 

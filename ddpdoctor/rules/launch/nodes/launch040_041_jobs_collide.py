@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 from ddpdoctor.rules.node_findings import named, only_met
 
 Agent = tuple[LaunchLine, Layer, Plan]
@@ -103,7 +106,7 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
         yield point(launch, line, word, text, "another --rdzv-id", edits, label=f"use --rdzv-id={name}")
 
 
-@cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR)
+@cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR, repairs=("port",))
 def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use the same master port on one node.
 
@@ -143,3 +146,43 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
         word = second.program if given is None else given.value_word
         text, expected = f"port {two.port} is used by the previous job on this node", str(one.port + 1)
         yield point(launch, line, word, text, expected, edits, label=f"use port {expected}")
+
+
+@master_port_shared_by_jobs.look
+def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
+    """A loop of background statements, or an array of jobs, starts jobs of one node with the same port."""
+    used: dict[tuple[str, int], Task] = {}
+    for step, task, agent in agents_of(submission):
+        plan = agent.plan
+        word = plan.settings["master_port"].word if "master_port" in plan.settings else None
+        if word is None or plan.backend != "static" or plan.port is None or plan.nnodes != (1, 1) or plan.is_rewritten:
+            continue
+        mark = mark_of(task, word)
+        grant = submission.grant
+        if grant.is_array and not grant.takes_whole_nodes and not _is_varied(task, word):
+            text = f"port {plan.port} is used by every job of the array, which may share a node"
+            yield at_mark(
+                submission,
+                mark,
+                text,
+                seen=str(plan.port),
+                expected="one port per job",
+                label="add the array's index",
+                severity=Severity.WARNING,
+            )
+            return
+        first = used.setdefault((task.host, plan.port), task)
+        if first is not task and step.is_background and len(step.tasks) > 1 and first in step.tasks:
+            text = f"port {plan.port} is used by {len(step.tasks)} jobs at the same time"
+            yield at_mark(
+                submission, mark, text, seen=str(plan.port), expected="one port per job", label="vary the port"
+            )
+            return
+
+
+def _is_varied(task: Task, word: Word) -> bool:
+    """Whether the port differs in each job of an array."""
+    at = next(
+        (at for at, each in enumerate(task.line.argv) if each.start <= word.start < max(each.end, each.start + 1)), None
+    )
+    return at in task.varying

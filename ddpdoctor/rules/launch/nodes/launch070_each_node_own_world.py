@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine
 
 
-@cause("LAUNCH070", "each-node-own-world", Severity.ERROR, scope=CauseScope.LINES_OF_NODES)
+@cause(
+    "LAUNCH070",
+    "each-node-own-world",
+    Severity.ERROR,
+    scope=CauseScope.LINES_OF_NODES,
+    repairs=("address", "node-count"),
+)
 def each_node_own_world(launch: Launch, job: Job) -> Iterator[Finding]:
     """Every node starts a separate job of one node.
 

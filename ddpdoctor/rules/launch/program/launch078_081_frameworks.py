@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.record import Launch
-from ddpdoctor.facts.launch.words import SpanEdit, Word, escape
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, StartedScript
+from ddpdoctor.facts.launch.words import SpanEdit, Word, escape, is_known
+from ddpdoctor.facts.submission import Launcher, Submission, Task
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, base_name, before, point, revalue, spelled
 from ddpdoctor.rules.launch.program.launch049_to_051_053_to_056_launcher_of_program import plain_python
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
 
 
 @cause(
@@ -100,3 +103,61 @@ def _nproc(layer: Layer, launch: Launch, count: int) -> list[SpanEdit]:
         return [revalue(given, str(count))]
     assert layer.reading.script is not None
     return [before(layer.reading.script, f"{spelled(layer, 'nproc_per_node', launch.version)}={count}")]
+
+
+@lightning_world_mismatch.look
+def sizes_of_the_scheduler(submission: Submission) -> Iterator[Finding]:
+    """Lightning compares its devices and num_nodes with the variables of Slurm (fabric/plugins/environments/slurm.py)."""
+    told = set()
+    for step in submission.steps:
+        task = step.tasks[0]
+        script, launcher = task.script, task.launcher
+        if task.layer.launcher is not LauncherKind.PYTHON or script is None or not step.is_certain:
+            continue
+        if (
+            launcher is None
+            or launcher.name != "srun"
+            or not {"lightning", "pytorch_lightning"} & set(script.frameworks)
+        ):
+            continue
+        found = _difference(submission, task, script, launcher)
+        if found is not None and launcher.at not in told:
+            told.add(launcher.at)
+            yield found
+
+
+def _difference(submission: Submission, task: Task, script: StartedScript, launcher: Launcher) -> Finding | None:
+    """The first thing that differs, in the order in which Lightning looks."""
+    environ = task.line.environ.variables
+    tasks, per_node = launcher.tasks, environ.get("SLURM_NTASKS_PER_NODE")
+    devices, nodes = script.trainer_devices, script.trainer_nodes or 1
+    knows_sizes = devices is not None or script.trainer_nodes is not None
+    if is_known(environ.get("SLURM_JOB_NAME")) and environ["SLURM_JOB_NAME"] in ("bash", "interactive"):
+        return None
+    if per_node is None and tasks > 1:
+        mark, wanted = (
+            option_mark(submission, task, "-n", "--ntasks"),
+            f"--ntasks-per-node={tasks // len(launcher.hosts)}",
+        )
+        text = f"Lightning needs --ntasks-per-node where srun starts {tasks} tasks"
+        return at_mark(submission, mark, text, seen=f"{tasks} tasks", expected=wanted, label=f"use {wanted}")
+    if devices is not None and per_node is not None and is_known(per_node) and per_node != str(devices):
+        mark = option_mark(submission, task, "--ntasks-per-node")
+        text = f"--ntasks-per-node={per_node}, but Lightning has devices={devices}"
+        return at_mark(submission, mark, text, seen=per_node, expected=str(devices), label=f"use {devices}")
+    if knows_sizes and len(launcher.hosts) != nodes and _nodes_are_known(submission, launcher):
+        mark = option_mark(submission, task, "-N", "--nodes")
+        text = f"{count_of(len(launcher.hosts), 'node')}, but Lightning has num_nodes={nodes}"
+        meant = f"num_nodes={len(launcher.hosts)}"
+        return at_mark(submission, mark, text, seen=str(nodes), expected=meant, label=f"Trainer needs {meant}")
+    if devices is not None and tasks != devices * nodes and _nodes_are_known(submission, launcher):
+        mark = option_mark(submission, task, "-n", "--ntasks")
+        text = f"srun starts {count_of(tasks, 'task')}, but Lightning expects {devices * nodes}"
+        return at_mark(
+            submission, mark, text, seen=str(tasks), expected=str(devices * nodes), label="the counts differ"
+        )
+    return None
+
+
+def _nodes_are_known(submission: Submission, launcher: Launcher) -> bool:
+    return bool({"-N", "--nodes", "-w", "--nodelist"} & {*submission.grant.places, *launcher.places})

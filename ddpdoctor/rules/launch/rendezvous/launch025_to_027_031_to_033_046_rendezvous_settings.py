@@ -261,7 +261,13 @@ def c10d_endpoint_omitted(launch: Launch) -> Iterator[Finding]:
         ).if_certain(_certain(plan))
 
 
-@cause("LAUNCH032", "rdzv-endpoint-loopback", Severity.ERROR, scope=CauseScope.SEPARATE_MACHINES)
+@cause(
+    "LAUNCH032",
+    "rdzv-endpoint-loopback",
+    Severity.ERROR,
+    scope=CauseScope.SEPARATE_MACHINES,
+    repairs=("address", "wrap", "escape"),
+)
 def rdzv_endpoint_loopback(launch: Launch) -> Iterator[Finding]:
     """--rdzv-endpoint is a loopback address in a job of several nodes.
 

@@ -126,7 +126,7 @@ def _without_port(launch: Launch, backend: str, port: int, label: str) -> Iterat
         yield point(launch, line, word, text, f"{value}:{port}", edits, label=label)
 
 
-@cause("LAUNCH038", "node-rank-out-of-range", Severity.ERROR)
+@cause("LAUNCH038", "node-rank-out-of-range", Severity.ERROR, repairs=("escape", "node-rank", "wrap", "task-count"))
 def node_rank_out_of_range(launch: Launch, job: Job) -> Iterator[Finding]:
     """A --node-rank is below 0, or not below the number of nodes.
 

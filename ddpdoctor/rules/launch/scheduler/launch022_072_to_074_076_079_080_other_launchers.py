@@ -12,10 +12,12 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, option_text, point, remove, revalue, spelled
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -207,7 +209,8 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
     """deepspeed --include has GPU numbers that CUDA_VISIBLE_DEVICES changes.
 
     ## Why it matters
-    deepspeed counts only the visible GPUs, from 0, and fails with `No slot '2' specified on host 'localhost'`.
+    A deepspeed that does not remove CUDA_VISIBLE_DEVICES itself counts only the visible GPUs, from 0, and fails with `No
+    slot '2' specified on host 'localhost'`. Newer ones ignore the variable.
 
     ## Fix
     Unset CUDA_VISIBLE_DEVICES, and select GPUs only with `--include`.
@@ -231,7 +234,8 @@ def deepspeed_include_renumbered(launch: Launch) -> Iterator[Finding]:
             edits = None if word is None or not word.raw else remove(line, word)
             text = f"{option_text(given):.30} exceeds the {count} visible GPU{'s' * (count != 1)}"
             label = "visible GPUs are numbered from 0"
-            yield point(launch, line, given.value_word, text, f"no {CVD}", edits, label=label)
+            note = Severity.NOTE
+            yield point(launch, line, given.value_word, text, f"no {CVD}", edits, label=label, severity=note)
 
 
 @cause(
@@ -303,3 +307,21 @@ def deepspeed_selection_conflict(launch: Launch) -> Iterator[Finding]:
         text = f"{counted[0].written} cannot be combined with {chosen.written}"
         edits = remove(line, *words)
         yield point(launch, line, counted[0].word, text, chosen.written, edits, label="keep only one of them")
+
+
+@accelerate_num_processes_per_node.look
+def processes_of_one_machine(submission: Submission) -> Iterator[Finding]:
+    """The job file gives each machine as many GPUs as --num_processes counts for all of them."""
+    for _step, task, agent in agents_of(submission):
+        layer, machines, gpus = agent.layer, agent.plan.nnodes, task.gpus
+        if layer.launcher is not LauncherKind.ACCELERATE or machines is None or not gpus or agent.plan.nproc is None:
+            continue
+        given = layer.given("num_processes")
+        total = _count(agent.line, layer, "num_processes")
+        if total is None or total != gpus or gpus < 2 or machines[1] < 2:
+            continue
+        meant = str(gpus * machines[1])
+        text = f"--num_processes={total} is the total of {machines[1]} machines with {gpus} GPUs each"
+        mark = mark_of(task, None if given is None else given.value_word)
+        yield at_mark(submission, mark, text, seen=str(total), expected=meant, label=f"use the total, {meant}")
+        return

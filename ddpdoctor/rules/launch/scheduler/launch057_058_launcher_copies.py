@@ -13,10 +13,12 @@ from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, is_known
 from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.facts.submission import Launcher, Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.task_counts import TASKS, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, point, remove, revalue
+from ddpdoctor.rules.launch.submitted import at_mark, option_mark
 from ddpdoctor.rules.node_findings import only_met
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def _last_of_name(layer: Layer) -> int:
     return 1 if layer.launcher is LauncherKind.ACCELERATE and [w.text for w in layer.own[1:2]] == ["launch"] else 0
 
 
-@cause("LAUNCH058", "launcher-per-task", Severity.ERROR, explains=("LAUNCH070",))
+@cause("LAUNCH058", "launcher-per-task", Severity.ERROR, explains=("LAUNCH070",), repairs=("task-count",))
 def launcher_per_task(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
     """The scheduler starts several launchers per node, each of which starts all ranks.
 
@@ -241,3 +243,48 @@ def launched_per_task(log: Log) -> Iterator[Finding]:
             text = f"each of {members} ranks started {times} times: a launcher runs in each task"
             yield worlds_finding(log, text, lines[:3], lines[0])
             return
+
+
+@launcher_per_task.look
+def copies_of_whole_jobs(submission: Submission) -> Iterator[Finding]:
+    """A launcher of tasks starts deepspeed's runner on several hosts, or several torchruns on one host."""
+    told = set()
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            launcher = task.launcher
+            if launcher is None or launcher.name not in _TASK_STARTERS or launcher.at in told:
+                continue
+            if task.layer.launcher is LauncherKind.DEEPSPEED:
+                text = _runner_copies(task, launcher)
+            else:
+                text = _torchrun_copies(step, task, launcher)
+            if text is not None:
+                told.add(launcher.at)
+                label = "each one starts all ranks"
+                mark = option_mark(submission, task, "-n", "--ntasks", "-a")
+                yield at_mark(submission, mark, text, seen=f"{launcher.tasks}", expected="1", label=label)
+
+
+_TASK_STARTERS = ("srun", "jsrun", "flux", "mpirun", "mpiexec")
+
+
+def _runner_copies(task: Task, launcher: Launcher) -> str | None:
+    """deepspeed's runner starts all nodes by itself."""
+    if task.layer.given("no_ssh") is not None or launcher.tasks < 2:
+        return None
+    nodes = task.layer.value("num_nodes") or ""
+    is_of_several = len(task.active or ()) > 1 or (nodes.isdigit() and int(nodes) > 1)
+    return (
+        f"{launcher.name} starts deepspeed {launcher.tasks} times, and each one starts all nodes"
+        if is_of_several
+        else None
+    )
+
+
+def _torchrun_copies(step: Step, task: Task, launcher: Launcher) -> str | None:
+    """More torchruns on each host than nodes that they wait for."""
+    plan = next((agent.plan for agent in step.job.agents if agent.line is task.line), None)
+    per_host = launcher.tasks // max(1, len(launcher.hosts))
+    if plan is None or plan.nnodes is None or per_host < 2 or plan.nnodes[1] >= launcher.tasks:
+        return None
+    return f"{launcher.name} starts {per_host} torchruns per node, expected 1"

@@ -6,20 +6,29 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
+from ddpdoctor.rules.launch.submitted import at_mark, launchers_of, mark_of
 
 __all__ = ["EARLY"]
 
 EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
 
 
-@cause("LAUNCH059", "node-rank-expanded-too-early", Severity.ERROR, explains=("LAUNCH036",))
+@cause(
+    "LAUNCH059",
+    "node-rank-expanded-too-early",
+    Severity.ERROR,
+    explains=("LAUNCH036",),
+    repairs=("escape", "node-rank", "wrap"),
+)
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
     """The shell of the batch script expands the node rank, so it is 0 on every node.
 
@@ -77,9 +86,11 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     "LAUNCH060",
     "scheduler-variable-unset",
     Severity.ERROR,
+    explains=("LAUNCH501",),
     yields_to=("ENV010",),
     speaker=Speaker.TORCH,
     signatures=(r"invalid literal for int\(\) with base 10: ''",),
+    repairs=("wrap", "escape", "export-list"),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
     """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
@@ -117,3 +128,20 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
             text = f"{given.written} is empty"
             label = "its variable is not set here"
             yield point(launch, line, given.value_word, text, "a number", edits, label=label)
+
+
+@scheduler_variable_unset.look
+def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
+    """The job file expands a variable where nothing has set it."""
+    told = set()
+    for task, layer in launchers_of(submission):
+        for dest in ("nnodes", "node_rank"):
+            given = layer.given(dest)
+            is_of_operator = task.line.pod is not None and task.line.pod.operator is Operator.PYTORCHJOB
+            if given is None or given.value != "" or given.word in told or is_of_operator:
+                continue
+            told.add(given.word)
+            text = f"{given.written} is empty: its variable is not set here"
+            mark = mark_of(task, given.value_word)
+            yield at_mark(submission, mark, text, seen="", expected="a number", label="its variable is not set here")
+            return

@@ -10,10 +10,12 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape, is_known
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, base_name, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -84,7 +86,7 @@ def _reads_scheduler(line: LaunchLine) -> bool:
     return bool(lightning) or any(SCHEDULED.match(name) for name in script.reads)
 
 
-@cause("LAUNCH062", "rank-exported-before-srun", Severity.ERROR)
+@cause("LAUNCH062", "rank-exported-before-srun", Severity.ERROR, repairs=("wrap",))
 def rank_exported_before_srun(launch: Launch) -> Iterator[Finding]:
     """RANK is set before srun or mpirun, so every task inherits it.
 
@@ -142,7 +144,7 @@ def _wrapped(line: LaunchLine, inner: Layer) -> list[SpanEdit]:
     return _mapped(line, inner, "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID")
 
 
-@cause("LAUNCH063", "task-without-rank-variables", Severity.ERROR)
+@cause("LAUNCH063", "task-without-rank-variables", Severity.ERROR, repairs=("wrap",))
 def task_without_rank_variables(launch: Launch) -> Iterator[Finding]:
     """srun or mpirun starts the ranks, but their variables are not mapped to RANK and WORLD_SIZE.
 
@@ -239,3 +241,24 @@ def tasks_without_variables(log: Log) -> Iterator[Finding]:
     if lines and is_under_scheduler(log):
         title = "srun or mpirun started the tasks, but RANK and WORLD_SIZE are not set"
         yield finding_of(log, lines, title, blames_speaker=False)
+
+
+@batch_step_without_srun.look
+def only_the_first_node(submission: Submission) -> Iterator[Finding]:
+    """The body of a batch script starts a launcher that waits for other nodes, and nothing starts one there."""
+    grant = submission.grant
+    everywhere = {host for step in submission.steps for host in step.hosts}
+    if (grant.nodes or 1) < 2 or len(everywhere) > 1 or not submission.steps:
+        return
+    starter = {"Slurm": "srun", "PBS": "mpiexec", "LSF": "blaunch or jsrun", "Flux": "flux run"}.get(grant.scheduler)
+    for step, task, agent in agents_of(submission):
+        expected = agent.plan.nnodes
+        if task.via or step.is_background or expected is None or expected[0] < 2 or starter is None:
+            continue
+        if not {"-N", "--nodes", "-l", "-w", "--nodelist"} & grant.places.keys() and grant.scheduler == "Slurm":
+            continue
+        name = "torchrun" if agent.layer.launcher is not LauncherKind.ACCELERATE else "accelerate"
+        text = f"{name} runs only on the first of {grant.nodes} nodes"
+        label = f"start it with {starter}"
+        yield at_mark(submission, mark_of(task, None), text, seen=name, expected=starter, label=label)
+        return

@@ -1,0 +1,97 @@
+"""Archives among the inputs of a command: unpacked into a folder that is removed at the end, and named as the user gave them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ddpdoctor.collectors.archives import is_archive, unpack
+from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.findings import Finding, Report
+
+__all__ = ["ArchivedInputs", "unpacked_inputs"]
+
+
+@dataclass
+class ArchivedInputs:
+    """The paths to read. `names` are the folders of unpacked archives with what the user gave, `problems` what went wrong."""
+
+    paths: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def as_given(self, report: Report) -> Report:
+        """The report with the names of the archives in place of the folders, and archives that were not read completely."""
+        if not self.names:
+            return report
+        partial = (
+            ExaminedInput(name, "archive", is_understood=False, reason=problem)
+            for name, problem in self.problems.items()
+            if name in self.names.values()
+        )
+        return replace(
+            report,
+            findings=tuple(_finding(each, self.names) for each in report.findings),
+            inputs=(*(_input(each, self.names) for each in report.inputs), *partial),
+            jobs=tuple(replace(each, name=_given(each.name, self.names)) for each in report.jobs),
+            subject=_given(report.subject, self.names),
+            failures=tuple(_given(each, self.names) for each in report.failures),
+        )
+
+
+@contextlib.contextmanager
+def unpacked_inputs(paths: Iterable[str]) -> Iterator[ArchivedInputs]:
+    """The inputs, with a folder in place of each archive."""
+    given = list(paths)
+    archives = [path for path in given if is_archive(path)]
+    if not archives:
+        yield ArchivedInputs(given)
+        return
+    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as root:
+        found = ArchivedInputs()
+        for index, path in enumerate(given):
+            folder = os.path.join(root, str(index))
+            if path not in archives:
+                found.paths.append(path)
+                continue
+            os.mkdir(folder)
+            result = unpack(path, folder)
+            if result.problem:
+                found.problems[path] = result.problem
+            if result.files:
+                found.names[folder] = path
+                found.paths.append(folder)
+            else:
+                found.paths.append(path)
+        yield found
+
+
+def _given(text: str, names: Mapping[str, str]) -> str:
+    for folder, name in names.items():
+        text = text.replace(folder, name)
+    return text
+
+
+def _input(each: ExaminedInput, names: Mapping[str, str]) -> ExaminedInput:
+    job, reason = each.job, each.reason
+    return replace(
+        each,
+        path=_given(each.path, names),
+        job=None if job is None else _given(job, names),
+        reason=None if reason is None else _given(reason, names),
+    )
+
+
+def _finding(finding: Finding, names: Mapping[str, str]) -> Finding:
+    """The finding with the places and texts that name a file."""
+    file = finding.where.file
+    return replace(
+        finding,
+        where=finding.where if file is None else replace(finding.where, file=_given(file, names)),
+        evidence=tuple(replace(each, path=_given(each.path, names)) for each in finding.evidence),
+        quote=_given(finding.quote, names),
+        job=None if finding.job is None else _given(finding.job, names),
+    )

@@ -1,0 +1,100 @@
+"""`check --facts FILE…`: saved facts and files of other tools, alone or mixed, also in archives."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddpdoctor.app.archived_inputs import unpacked_inputs
+from ddpdoctor.app.facts_source import UnreadableError, load_facts
+from ddpdoctor.app.request import Request, UsageError, seconds_left
+from ddpdoctor.app.rule_selection import rules_for
+from ddpdoctor.app.tool_files import AREAS, examine_tool_files, report_of
+from ddpdoctor.collectors.archives import is_archive
+from ddpdoctor.collectors.log.input_kind import kind_of
+from ddpdoctor.collectors.log.inputs import STDIN, inputs_of
+from ddpdoctor.collectors.tool_files import head_of, tool_text
+from ddpdoctor.engine import examine, united
+from ddpdoctor.examined import ExaminedInput
+from ddpdoctor.facts.log import InputKind
+from ddpdoctor.facts.record import Facts
+from ddpdoctor.findings import Report
+from ddpdoctor.tool_output.readers import records_of
+
+__all__ = ["is_of_tools", "of_files", "report_about_files", "texts_in"]
+
+DEFAULT_SECONDS = 120.0
+
+
+def of_files(request: Request) -> Report | None:
+    """The report about the files of `--facts`; None if they are what `preflight` judges: the saved facts of one machine.
+
+    Raises:
+        UsageError: several files beside a launch line.
+    """
+    files = () if request.facts is None else (str(request.facts), *map(str, request.more_facts))
+    if not files or (len(files) == 1 and not is_of_tools(files[0])):
+        return None
+    if request.launch is not None:
+        raise UsageError("--facts with several files, or with the output of other tools, takes no launch command")
+    started = time.time()
+    with unpacked_inputs(files) as archived:
+        report = report_about_files(archived.paths, request, started)
+        return archived.as_given(report)
+
+
+def is_of_tools(path: str) -> bool:
+    """Whether a path is an archive, or a file that another tool printed."""
+    if path == STDIN or is_archive(path):
+        return path != STDIN
+    if Path(path).is_dir():
+        return False
+    text, _ = tool_text(path)
+    return text is not None and bool(records_of(text))
+
+
+def report_about_files(paths: Sequence[str], request: Request, started: float) -> Report:
+    """The report about machines whose facts, or outputs of tools, these files hold."""
+    rules = rules_for(request, (*AREAS, "launch"))
+    deadline = time.monotonic() + seconds_left(request, DEFAULT_SECONDS)
+    texts, saved, others = texts_in(paths, deadline)
+    tools = examine_tool_files(texts, [rule for rule in rules if "launch" not in rule.needs], [*paths])
+    reports = [examine(facts, rules, command="check", started=started) for _, facts in saved]
+    if tools.inputs or not reports:
+        reports.append(report_of(tools, "check", started))
+    report = united(reports) if len(reports) > 1 else reports[0]
+    inputs = [ExaminedInput(path, "facts", is_named=path in paths) for path, _ in saved]
+    return replace(report, inputs=(*inputs, *tools.inputs.values(), *others), subject=report.subject or tools.subject)
+
+
+def texts_in(
+    paths: Iterable[str], deadline: float = math.inf
+) -> tuple[list[tuple[str, str]], list[tuple[str, Facts]], list[ExaminedInput]]:
+    """The outputs of tools below these paths, the saved facts, and the files that are neither."""
+    texts: list[tuple[str, str]] = []
+    saved: list[tuple[str, Facts]] = []
+    others: list[ExaminedInput] = []
+    for each in inputs_of(paths):
+        kind = kind_of(head_of(each.name), each.name)
+        text, problem = (None, None) if kind is InputKind.FACTS else tool_text(each.name, deadline=deadline)
+        if kind is InputKind.FACTS:
+            problem = _add_facts(each.name, saved)
+        elif text is not None and records_of(text):
+            texts.append((each.name, text))
+        else:
+            problem = problem or "neither facts from `ddpdoctor collect` nor the output of a tool that ddpdoctor reads"
+        if problem is not None:
+            others.append(ExaminedInput(each.name, "unknown", False, reason=problem, is_named=each.is_named))
+    return texts, saved, others
+
+
+def _add_facts(name: str, saved: list[tuple[str, Facts]]) -> str | None:
+    """Load saved facts; why they could not be read, if so."""
+    try:
+        saved.append((name, load_facts(Path(name))))
+    except UnreadableError as error:
+        return str(error).removeprefix(f"{name}: ")
+    return None

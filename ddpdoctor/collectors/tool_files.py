@@ -1,0 +1,42 @@
+"""The texts of files that other tools printed: read whole, unpacked, and bounded in size."""
+
+from __future__ import annotations
+
+import math
+
+from ddpdoctor.collectors.log.inputs import UNREADABLE, TolerantReader, inputs_of, opened, reason_of
+from ddpdoctor.tool_output.parts import may_be_tool_output
+
+__all__ = ["MOST_BYTES", "head_of", "tool_text"]
+
+MOST_BYTES = 64 << 20
+"""An nvidia-bug-report.log of a machine with 16 GPUs is below 40 MB."""
+
+
+def head_of(path: str) -> bytes:
+    """The first bytes of a file, unpacked; b"" if it cannot be read."""
+    for each in inputs_of([path]):
+        try:
+            with opened(each) as file:
+                return TolerantReader(file).head
+        except UNREADABLE:
+            return b""
+    return b""
+
+
+def tool_text(path: str, most_bytes: int = MOST_BYTES, deadline: float = math.inf) -> tuple[str | None, str | None]:
+    """The text of a file if it may be the output of a tool, else None; and why it could not be read, or not to its end."""
+    for each in inputs_of([path]):
+        if each.problem is not None:
+            return None, each.problem
+        try:
+            with opened(each, None, deadline) as file:
+                reader = TolerantReader(file, deadline)
+                data = reader.read(most_bytes)
+                problem = reader.problem
+                if problem is None and len(data) == most_bytes and reader.read(1):
+                    problem = f"only the first {most_bytes >> 20} MiB were read"
+        except UNREADABLE as error:
+            return None, reason_of(error)
+        return (data.decode("utf-8-sig", "replace") if may_be_tool_output(data) else None), problem
+    return None, "no such file"

@@ -1,0 +1,278 @@
+"""`rehearsal`: what the ranks of a rehearsed script did, and where they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ddpdoctor.facts.gaps import Gap, Section
+
+__all__ = [
+    "CodePlace",
+    "Difference",
+    "DifferenceKind",
+    "ObservationKind",
+    "RankEnd",
+    "Rehearsal",
+    "RehearsalObservation",
+    "RehearsedCall",
+    "RehearsedRank",
+    "Side",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CodePlace:
+    """A line of the user's code (from 1), with its function."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+class RankEnd(str, Enum):
+    """How a rank ended."""
+
+    FINISHED = "finished"
+    """The script came to its own end."""
+    ENDED = "ended"
+    """The rehearsal ended it after enough steps."""
+    EXITED = "exited"
+    """sys.exit, or an exit code without an exception."""
+    RAISED = "raised"
+    KILLED = "killed"
+    """A signal, or os._exit."""
+    WAITING = "waiting"
+    """It was in a call when the rehearsal ended."""
+    RUNNING = "running"
+    """It was in its own code when the rehearsal ended."""
+    NOT_STARTED = "not_started"
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedCall:
+    """One call of one rank. `number` counts the calls of its group, from 1; `group` are the ranks of its group.
+
+    `tensors` is `[4] float32`, "" without one; `root` and `peer` are global ranks. `places` are the user's frames, the
+    innermost first.
+    """
+
+    operation: str
+    number: int
+    group: tuple[int, ...] = ()
+    tensors: str = ""
+    dtypes: str = ""
+    reduction: str | None = None
+    root: int | None = None
+    peer: int | None = None
+    tag: int | None = None
+    step: int = 0
+    places: tuple[CodePlace, ...] = ()
+
+    @property
+    def place(self) -> CodePlace | None:
+        return self.places[0] if self.places else None
+
+    def __str__(self) -> str:
+        return f"{self.operation}({self.tensors})" if self.tensors else self.operation
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedRank:
+    """One rank. `place` is where it was or failed; `node` and `local_rank` are None if the launch line does not give them.
+
+    `error` and `text` are the type and message of the exception that ended it; `call` is the one in which it waits.
+    """
+
+    rank: int
+    node: int | None = None
+    local_rank: int | None = None
+    end: RankEnd = RankEnd.RUNNING
+    steps: int = 0
+    calls: int = 0
+    exit_code: int | None = None
+    error: str | None = None
+    text: str = ""
+    places: tuple[CodePlace, ...] = ()
+    call: RehearsedCall | None = None
+
+    @property
+    def place(self) -> CodePlace | None:
+        return self.places[0] if self.places else None
+
+
+class DifferenceKind(str, Enum):
+    """How the calls of ranks differ."""
+
+    EXTRA = "extra"
+    """Some ranks call a collective in a branch that the others do not enter."""
+    LEFT = "left"
+    """A rank left before a collective that the others call."""
+    DATA = "data"
+    """A condition on data decides about a collective."""
+    ORDER = "order"
+    """The same group, different operations."""
+    UNEVEN = "uneven"
+    """A rank left a loop while others continue it."""
+    GROUPS = "groups"
+    """new_group with other ranks, or on some ranks only."""
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    ROOT = "root"
+    REDUCTION = "reduction"
+    LENGTH = "length"
+    """Lists of other lengths."""
+    MODELS = "models"
+    """DDP models with other parameters."""
+    SEND_ORDER = "send_order"
+    """Two ranks both send, or both receive, first."""
+    UNMATCHED = "unmatched"
+    """A send or receive whose peer never makes its counterpart."""
+    BUFFER = "buffer"
+    """A receive buffer of another size or dtype than what is sent."""
+    CYCLE = "cycle"
+    """Ranks wait for each other in different groups."""
+    ABSENT = "absent"
+    """A rank is not in the call in which the others wait, and makes no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What some ranks did: a call, or none (`state` says what instead: "left", "in time.sleep")."""
+
+    ranks: tuple[int, ...]
+    call: RehearsedCall | None = None
+    state: str = ""
+    places: tuple[CodePlace, ...] = ()
+
+    @property
+    def place(self) -> CodePlace | None:
+        own = self.call.place if self.call is not None else None
+        return own or (self.places[0] if self.places else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first point where ranks part. The first side is the one to look at: the minority, or the one that left."""
+
+    kind: DifferenceKind
+    number: int
+    group: tuple[int, ...]
+    sides: tuple[Side, ...]
+    condition: CodePlace | None = None
+    is_certain: bool = True
+
+
+class ObservationKind(str, Enum):
+    """What was seen besides differing calls."""
+
+    SAME_DEVICE = "same_device"
+    """Ranks of one node use one GPU. `other` is its name."""
+    BAD_ORDINAL = "bad_ordinal"
+    """A GPU that the node does not have."""
+    CPU_TENSOR = "cpu_tensor"
+    """A CPU tensor in a collective of nccl."""
+    TWO_DEVICES = "two_devices"
+    """Tensors on two devices in one operation."""
+    DEVICE_IDS = "device_ids"
+    """DDP's device_ids are not the device of its module."""
+    WORLD_OF_ONE = "world_of_one"
+    """Every process joined a world of its own."""
+    SAME_RANK = "same_rank"
+    """Processes joined with the same rank."""
+    JOINS_DIFFER = "joins_differ"
+    """The ranks join at different addresses, or in worlds of different sizes."""
+    RANK_OUTSIDE = "rank_outside"
+    """A rank that is not in the world."""
+    BAD_FORK = "bad_fork"
+    """CUDA in a process that was forked after CUDA was used."""
+    FOLDERS_DIFFER = "folders_differ"
+    """Each rank makes its own folder for the same thing."""
+    ORDERS_DIFFER = "orders_differ"
+    """A sampler that divides data between the ranks has another seed on each rank."""
+    DATA_PARALLEL = "data_parallel"
+    SAME_SHARD = "same_shard"
+    """Samplers of several ranks that take one shard."""
+    SECOND_INIT = "second_init"
+    NO_DESTROY = "no_destroy"
+    EPOCH_NOT_SET = "epoch_not_set"
+    SAME_DATA = "same_data"
+    """All ranks read the same samples."""
+    PARAMETERS_DIFFER = "parameters_differ"
+    """Parameters differ after an optimizer step."""
+    BYPASSED = "bypassed"
+    """A DDP model's own module is called in training."""
+    UNSYNCHRONIZED = "unsynchronized"
+    """An optimizer step with gradients that no backward pass has synchronized."""
+    SPLIT_DIFFERS = "split_differs"
+    """random_split gives another split on each rank."""
+    METRIC_DIFFERS = "metric_differs"
+    """A scheduler is fed with another metric on each rank."""
+    NOT_WRAPPED = "not_wrapped"
+    """Parameters differ after an optimizer step, and no gradient was ever synchronized."""
+    EARLY_READ = "early_read"
+    """A tensor of an asynchronous collective was used before the wait."""
+    NOT_WAITED = "not_waited"
+    """A send that nobody waited for."""
+    ALIASED = "aliased"
+    """One tensor several times in an output list."""
+    CHECKPOINT_RACE = "checkpoint_race"
+    FILE_RACE = "file_race"
+    READ_BEFORE_WRITTEN = "read_before_written"
+    REFUSED = "refused"
+    """A call that the backend of the script refuses."""
+    UNEVEN_LOADERS = "uneven_loaders"
+    SWALLOWED = "swallowed"
+    """The script caught the exception that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalObservation:
+    """One thing that was seen on some ranks. `values` are what the kind says, as texts."""
+
+    kind: ObservationKind
+    ranks: tuple[int, ...] = ()
+    places: tuple[CodePlace, ...] = ()
+    other: CodePlace | None = None
+    values: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> CodePlace | None:
+        return self.places[0] if self.places else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal(Section):
+    """One rehearsal. `asked` is the world of the launch line where it was made smaller, else None.
+
+    `difference` ended it, None if the ranks agreed. `standins` are what was replaced, `not_reached` what the script did
+    not come to, `obstacle` what needs a GPU, with `obstacle_place`. `isolation` says which of network and files were cut off.
+    """
+
+    ranks: tuple[RehearsedRank, ...] = ()
+    nodes: int = 1
+    asked: int | None = None
+    backend: str = ""
+    torch: str = ""
+    seconds: float = 0.0
+    difference: Difference | None = None
+    observations: tuple[RehearsalObservation, ...] = ()
+    standins: tuple[str, ...] = ()
+    not_reached: tuple[str, ...] = ()
+    obstacle: str | None = None
+    obstacle_place: CodePlace | None = None
+    isolation: dict[str, str] = field(default_factory=dict)
+    others: tuple[RehearsedRank, ...] = ()
+    """Processes that raised without being a rank: what starts the ranks, or a rank before it joined."""
+    is_out_of_time: bool = False
+    folder: str = ""
+    """The working folder: files in it are named relative to it."""
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """The fewest steps of any rank."""
+        return min((rank.steps for rank in self.ranks), default=0)

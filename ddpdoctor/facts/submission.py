@@ -1,0 +1,177 @@
+"""`submission`: what one job file starts, on which hosts, and what its scheduler gives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.job import Job
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
+from ddpdoctor.facts.launch.words import Mark
+
+__all__ = [
+    "ClusterService",
+    "Grant",
+    "Launcher",
+    "Part",
+    "PodSet",
+    "RayGroup",
+    "Step",
+    "Submission",
+    "Task",
+    "WordList",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand."""
+
+    name: str
+    at: Mark
+    hosts: tuple[str, ...] = ()
+    tasks: int = 1
+    places: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One program on one imagined host: a launcher of ranks, or a rank.
+
+    `line` has its words, environment and settings, with marks that point into the file. `node`, `number` and `local` are
+    those of its launcher; `gpus` how many GPUs it sees (None: unknown). `via` are the names of the launchers around it.
+    `withheld` are variables that the file sets and a launcher does not pass on, with the place and the name of what drops
+    them; `missed` are those that a text around it expands. `ranks` is how many ranks it starts, `slots` are the hosts and
+    GPUs of a host file that it reads, `active` how many GPUs of each host it uses. `varying` are the words that differ in
+    each job of an array, by their index. `set_at` is where the file sets variables of its environment.
+    """
+
+    line: LaunchLine
+    layer: Layer
+    host: str
+    node: int
+    number: int = 0
+    local: int = 0
+    gpus: int | None = None
+    via: tuple[str, ...] = ()
+    launcher: Launcher | None = None
+    withheld: dict[str, tuple[Mark, str]] = field(default_factory=dict)
+    missed: tuple[str, ...] = ()
+    ranks: int | None = None
+    slots: dict[str, int] | None = None
+    active: dict[str, int] | None = None
+    varying: tuple[int, ...] = ()
+    script: StartedScript | None = None
+    set_at: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one statement, or one loop of background statements, starts on all hosts, in the order of the file.
+
+    `source` numbers the statement as written: two passes of a loop have the same.
+    """
+
+    tasks: tuple[Task, ...]
+    job: Job
+    is_certain: bool = True
+    is_background: bool = False
+    source: int = 0
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of its tasks, each once."""
+        return tuple(dict.fromkeys(task.host for task in self.tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One component of a heterogeneous job."""
+
+    hosts: tuple[str, ...] = ()
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the scheduler gives the job; None where the file does not say it.
+
+    `scheduler` is its name, "" without one. `tasks` and `tasks_per_node` are those that the file asks for. `is_array`:
+    several jobs of the file run at the same time, on nodes that others share unless `takes_whole_nodes`. `parts` are the
+    components of a heterogeneous job. `places` are where its options stand.
+    """
+
+    scheduler: str = ""
+    nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    gpus_per_node: int | None = None
+    gpus_per_task: int | None = None
+    is_array: bool = False
+    takes_whole_nodes: bool = False
+    parts: tuple[Part, ...] = ()
+    places: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterService:
+    """A Service of a manifest, and the pods of the manifest that it leads to.
+
+    `pods` are those whose labels fit its selector, None where that is not known; `is_headless`: its name gives the pods'
+    own addresses. `ports` are (port, target) as numbers, in order; `at` and `ports_at` are places in the file.
+    """
+
+    name: str
+    pods: tuple[str, ...] | None = None
+    is_headless: bool = False
+    ports: tuple[tuple[int, int], ...] = ()
+    at: Mark | None = None
+    selector_at: Mark | None = None
+    ports_at: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """The pods of a Job: how many run at a time of those that it needs; `at` is where that is written."""
+
+    pods: tuple[str, ...]
+    at_once: int
+    needed: int
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class RayGroup:
+    """The pods of one group of a Ray cluster: the GPUs that Ray is told of, and those that the container has."""
+
+    told: int
+    gpus: int
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class WordList:
+    """A command that no shell reads: `words` of a Dockerfile's CMD or ENTRYPOINT, and the variables that they name."""
+
+    instruction: str
+    words: tuple[str, ...]
+    names: tuple[str, ...]
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
+
+    `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
+    """
+
+    file: str
+    steps: tuple[Step, ...] = ()
+    grant: Grant = field(default_factory=Grant)
+    is_awaited: bool = True
+    services: tuple[ClusterService, ...] = ()
+    names: frozenset[str] | None = None
+    word_lists: tuple[WordList, ...] = ()
+    pod_sets: tuple[PodSet, ...] = ()
+    ray_groups: tuple[RayGroup, ...] = ()

@@ -1,0 +1,117 @@
+"""The Services of a manifest with the pods behind them, how many pods of an object run at a time, and Ray's worker groups.
+
+Sources: kubernetes.io, "Service", "Jobs" (parallelism) and "DNS for Services and Pods"; ray-project/kuberay,
+ray-operator/controllers/ray/common/pod.go (`rayStartParams`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.submission import ClusterService, PodSet, RayGroup
+from ddpdoctor.launch.evaluator.objects import MOST_PODS, Workload, count_of
+from ddpdoctor.launch.manifests.pod_template import gpus_of
+from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
+
+__all__ = ["pod_set", "ray_groups", "services_of_manifest"]
+
+_TEMPLATES = {"Job": ("spec", "template"), "StatefulSet": ("spec", "template"), "Deployment": ("spec", "template")}
+"""Objects whose pods have only the labels of their template, and those that their own controller adds."""
+
+
+def services_of_manifest(objects: Sequence[At], works: Sequence[tuple[At, Workload]]) -> tuple[ClusterService, ...]:
+    """The Services of a manifest; their pods only where all pods of the manifest have known labels."""
+    labels = _labels(works)
+    found = []
+    for each in objects:
+        name, spec = text_of(each.get("metadata", "name")), each.get("spec")
+        if text_of(each.get("kind")) != "Service" or name is None or spec is None:
+            continue
+        kind = text_of(spec.get("type")) or "ClusterIP"
+        wanted = {key: text_of(value) or "" for key, value in spec.pairs("selector")}
+        pods = None
+        if labels is not None and wanted and kind != "ExternalName":
+            pods = tuple(pod for pod, own in labels.items() if wanted.items() <= own.items())
+        found.append(
+            ClusterService(
+                name=name,
+                pods=pods,
+                is_headless=text_of(spec.get("clusterIP")) == "None",
+                ports=tuple(_ports(spec)),
+                at=each.mark,
+                selector_at=_mark(spec.get("selector")),
+                ports_at=_mark(spec.get("ports")),
+            )
+        )
+    return tuple(found)
+
+
+def _mark(at: At | None) -> Mark | None:
+    return None if at is None else at.mark
+
+
+def _ports(spec: At) -> Iterator[tuple[int, int]]:
+    for port in spec.items("ports"):
+        outside = number(port.get("port"))
+        if outside is not None:
+            yield outside, number(port.get("targetPort")) or outside
+
+
+def _labels(works: Sequence[tuple[At, Workload]]) -> dict[str, dict[str, str]] | None:
+    """The labels of every pod; None where a controller adds some that are not known here."""
+    found: dict[str, dict[str, str]] = {}
+    for root, work in works:
+        path = _TEMPLATES.get(work.kind)
+        if work.kind == "Pod":
+            own = {name: text_of(value) or "" for name, value in root.pairs("metadata", "labels")}
+        elif path is not None:
+            own = {name: text_of(value) or "" for name, value in root.pairs(*path, "metadata", "labels")}
+        else:
+            return None
+        for pod in work.pods:
+            found[pod.name] = {**own, **_added(work, pod.name, pod.index, pod.fields)}
+    return found
+
+
+def _added(work: Workload, pod: str, index: int, fields: Mapping[str, str]) -> dict[str, str]:
+    """What the controllers of Kubernetes add."""
+    prefix = "metadata.labels['"
+    added = {name[len(prefix) : -2]: value for name, value in fields.items() if name.startswith(prefix)}
+    if work.kind == "Job":
+        added |= {"job-name": work.name, "batch.kubernetes.io/job-name": work.name}
+    if work.kind == "StatefulSet":
+        added |= {"statefulset.kubernetes.io/pod-name": pod, "apps.kubernetes.io/pod-index": str(index)}
+    return added
+
+
+def pod_set(root: At, work: Workload) -> PodSet | None:
+    """How many pods of a Job run at a time; None for other objects, or where it is not known."""
+    spec = root.get("spec", "jobTemplate", "spec") if work.kind == "CronJob" else root.get("spec")
+    if spec is None or work.kind not in ("Job", "CronJob"):
+        return None
+    parallel, completions = spec.get("parallelism"), number(spec.get("completions"))
+    at_once = count_of(parallel)
+    if at_once is None or completions is None:
+        return None
+    place = parallel or spec.get("completions") or spec
+    return PodSet(tuple(pod.name for pod in work.pods), min(at_once, completions), completions, place.mark)
+
+
+def ray_groups(objects: Sequence[At]) -> tuple[RayGroup, ...]:
+    """The groups of pods of Ray clusters: the GPUs that they tell Ray, and those of their containers."""
+    found = []
+    for each in objects:
+        kind = text_of(each.get("kind"))
+        spec = {"RayCluster": each.get("spec"), "RayJob": each.get("spec", "rayClusterSpec")}.get(kind or "")
+        spec = each.get("spec", "rayClusterConfig") if kind == "RayService" else spec
+        if spec is None:
+            continue
+        groups = [group for group in (spec.get("headGroupSpec"), *spec.items("workerGroupSpecs")) if group is not None]
+        for group in groups:
+            containers = list(group.items("template", "spec", "containers"))
+            told = group.get("rayStartParams", "num-gpus")
+            if told is None or not containers or containers[0].get("resources", "limits") is None:
+                continue
+            found.append(RayGroup(number(told) or 0, gpus_of(containers[0]) or 0, told.mark))
+    return tuple(found[:MOST_PODS])

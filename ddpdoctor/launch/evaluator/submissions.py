@@ -1,0 +1,125 @@
+"""What a job file starts as one fact, with places in the file: for rules that compare it with what the scheduler gives."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
+from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, Step, Submission, Task
+from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.jobs import ImaginedJob
+from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
+from ddpdoctor.launch.evaluator.values import ARRAY, Origin
+
+__all__ = ["submission_of"]
+
+_WAITS = re.compile(r"(?:^|[\s;&])(?:wait|sleep|tail|fg|while|until|inotifywait|squeue)\b")
+"""What keeps a script running after a background statement."""
+_SHOWN = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+"""Variables at whose place a finding may point."""
+
+
+def submission_of(
+    file: str,
+    text: str,
+    run: ImaginedRun,
+    jobs: Sequence[ImaginedJob],
+    lines: Iterable[LaunchLine] = (),
+    services: tuple[ClusterService, ...] = (),
+) -> Submission:
+    """A job file with everything that it starts.
+
+    Args:
+        lines: the launch lines of its text, which know the training scripts beside it.
+    """
+    places = _Places(file, text)
+    scripts = {text: line.script for line in lines if line.script is not None for text in _script_words(line)}
+    sources: dict[Origin, int] = {}
+    steps = []
+    for job in jobs:
+        first = job.launched[0]
+        tasks = tuple(
+            _task(member, line, places, scripts) for member, line in zip(job.launched, job.launch.lines, strict=True)
+        )
+        source = sources.setdefault(first.origin, len(sources))
+        steps.append(Step(tasks, job.job, job.is_certain, first.is_background, source))
+    return Submission(file, tuple(steps), _grant(run.allocation, places), _is_awaited(text, run), services)
+
+
+class _Places:
+    """Marks of spans of the file."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._file = file
+        self._rows = (0, *(found.end() for found in re.finditer("\n", text)))
+
+    def mark(self, origin: Origin) -> Mark:
+        """Line and column of a span; of one in another file, the beginning."""
+        if origin.file != self._file:
+            return Mark(1, 1)
+        row = bisect_right(self._rows, origin.start) - 1
+        return Mark(row + 1, origin.start - self._rows[row] + 1)
+
+    def marks(self, origins: Mapping[str, Origin]) -> dict[str, Mark]:
+        return {name: self.mark(origin) for name, origin in origins.items()}
+
+
+def _script_words(line: LaunchLine) -> tuple[str, ...]:
+    """The words by which a line names its script."""
+    return tuple(layer.reading.script.text for layer in line.layers if layer.reading.script is not None)
+
+
+def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[str, StartedScript]) -> Task:
+    place, script = member.place, member.layer.reading.script
+    return Task(
+        line=line,
+        layer=member.layer,
+        host=place.host,
+        node=place.node,
+        number=place.task,
+        local=place.local,
+        gpus=place.gpus,
+        via=place.via,
+        launcher=None if place.starter is None else _launcher(place.starter, places),
+        withheld={name: (places.mark(each.at), each.by) for name, each in place.withheld.items()},
+        missed=tuple(sorted(place.missed)),
+        ranks=member.ranks,
+        slots=None if member.pool is None else dict(member.pool),
+        active=None if member.active is None else dict(member.active),
+        varying=tuple(at for at, value in enumerate(member.argv) if ARRAY in value.varies),
+        script=None if script is None else scripts.get(script.text),
+        set_at={name: places.mark(v.origins[0]) for name in _SHOWN if (v := member.environ.get(name)) and v.origins},
+    )
+
+
+def _launcher(starter: Starter, places: _Places) -> Launcher:
+    at = places.mark(starter.at)
+    return Launcher(starter.name, at, starter.hosts, starter.tasks, places.marks(starter.places))
+
+
+def _grant(allocation: Allocation, places: _Places) -> Grant:
+    is_known = bool(allocation.scheduler) and allocation.nodes_are_known
+    parts = tuple(Part(each.hosts, each.gpus_per_node) for each in allocation.components)
+    return Grant(
+        scheduler=allocation.scheduler,
+        nodes=len(allocation.hosts) if is_known else None,
+        tasks=allocation.tasks,
+        tasks_per_node=allocation.tasks_per_node,
+        gpus_per_node=allocation.gpus_per_node,
+        gpus_per_task=allocation.gpus_per_task,
+        is_array=allocation.is_array,
+        takes_whole_nodes=allocation.takes_whole_nodes,
+        parts=parts,
+        places=places.marks(allocation.places),
+    )
+
+
+def _is_awaited(text: str, run: ImaginedRun) -> bool:
+    """Whether the script goes on after the last statement that it starts in the background."""
+    last = run.launched[-1] if run.launched else None
+    if last is None or not last.is_background or last.origin.end <= 0:
+        return True
+    return _WAITS.search(text[last.origin.end :]) is not None

@@ -1,0 +1,83 @@
+"""The end of a rehearsal inside a rank: an exception at the boundary of a step, which the script cannot swallow unseen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from ddpdoctor.rehearsal.hook.channel import channel
+from ddpdoctor.rehearsal.hook.places import place
+
+__all__ = ["RehearsalEnd", "Steps", "steps"]
+
+
+class RehearsalEnd(BaseException):
+    """The rehearsal has seen enough: the script ends here."""
+
+
+class Steps:
+    """Counts the steps of this process and ends it after enough of them.
+
+    `wanted` steps are always made. Without `is_strict`, more are made until `seconds` after the first one: a script with
+    short steps comes to its own end.
+    """
+
+    def __init__(self) -> None:
+        config = channel().config
+        self.wanted: int = config.get("steps", 3)
+        self.is_strict: bool = config.get("strict", False)
+        self.seconds: float = config.get("more_seconds", 5.0)
+        self.count = 0
+        self.backwards = 0
+        self.optimizer_steps = 0
+        self.has_ended = False
+        self._first = 0.0
+
+    def backward_done(self) -> None:
+        """A backward pass ended. It counts as a step while the script has no optimizer steps."""
+        self.backwards += 1
+        if not self.optimizer_steps and self.backwards > self.wanted * 8:
+            self._step()
+
+    def optimizer_done(self) -> None:
+        """An optimizer step ended."""
+        self.optimizer_steps += 1
+        self._step()
+
+    def _step(self) -> None:
+        self.count += 1
+        self._first = self._first or time.monotonic()
+        channel().say("step", count=self.count, at=place())
+        is_enough = self.count >= self.wanted and (self.is_strict or time.monotonic() - self._first > self.seconds)
+        if is_enough:
+            self.end()
+
+    def end(self) -> None:
+        """End the script here.
+
+        Raises:
+            RehearsalEnd: always, unless the script has swallowed one before; then the process is killed.
+        """
+        if self.has_ended:
+            channel().say("swallowed", at=place())
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.has_ended = True
+        channel().say("ended", count=self.count, at=place())
+        raise RehearsalEnd(f"rehearsed {self.count} steps")
+
+    def check(self) -> None:
+        """Called before each collective: after the end there is none."""
+        if self.has_ended:
+            raise RehearsalEnd(f"rehearsed {self.count} steps")
+
+
+_steps: Steps | None = None
+
+
+def steps() -> Steps:
+    """The counter of this process."""
+    global _steps
+    if _steps is None:
+        _steps = Steps()
+    return _steps

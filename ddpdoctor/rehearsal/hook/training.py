@@ -1,0 +1,478 @@
+"""Training: wrapped models, backward passes, optimizer steps, data loaders, seeds, checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpdoctor.rehearsal.hook import devices
+from ddpdoctor.rehearsal.hook.channel import channel
+from ddpdoctor.rehearsal.hook.collectives import calls, record, soft
+from ddpdoctor.rehearsal.hook.ending import steps
+from ddpdoctor.rehearsal.hook.places import place
+
+__all__ = ["watch"]
+
+SHARDED = ("_is_flat_param", "_fsdp_flattened", "ds_id", "tensor_model_parallel")
+"""Attributes that FSDP, DeepSpeed and Megatron give to parameters of which each rank has a part."""
+MOST_ROWS = 64
+MOST_BATCHES = 4
+MOST_PARAMETERS = 400
+MOST_ELEMENTS = 4_000_000
+COMPARED_STEPS = 3
+
+_local = threading.local()
+_pending: list[int] = []
+"""The numbers of DDP's gradient synchronizations that the running backward pass has begun."""
+_wrapped: dict[int, str] = {}
+"""The ids of parameters of DDP modules, with their names."""
+
+
+def watch() -> None:
+    """Replace what training calls."""
+    _watch_ddp()
+    _watch_backward()
+    _watch_optimizers()
+    _watch_loaders()
+    _watch_seeds()
+    _watch_files()
+    _watch_splits()
+    _watch_schedulers()
+    _watch_evaluation()
+    _watch_data_parallel()
+
+
+def _watch_ddp() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    init, forward = DistributedDataParallel.__init__, DistributedDataParallel.forward
+
+    @functools.wraps(init)
+    def wrapped(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        at = place()
+        parameters = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+        places = sorted({str(found) for _, p in parameters if (found := devices.device_of(p)) is not None})
+        listed = None if device_ids is None else [_index(each) for each in device_ids]
+        channel().say("ddp", at=at, device_ids=listed, devices=places, backend=calls().world_backend)
+        if listed and places and all(each == "cpu" for each in places):
+            raise ValueError(
+                "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device "
+                f"GPU modules or CPU modules, but got device_ids {device_ids}, output_device {output_device}, and module "
+                f"parameters {{device(type='cpu')}}."
+            )
+        _wrapped.update({id(p): n for n, p in parameters})
+        module.register_forward_pre_hook(_reached)
+        shapes = [[n, list(p.shape), str(p.dtype)] for n, p in parameters]
+        digest = zlib.crc32(repr([each[1:] for each in shapes]).encode())
+        group = kwargs.get("process_group")
+
+        def construct() -> None:
+            init(self, module, None, None, *args, **kwargs)
+
+        first = [f"{n}{shape}" for n, shape, _ in shapes[:MOST_PARAMETERS]]
+        record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
+
+    @functools.wraps(forward)
+    def passed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        at = place()
+        _local.inside = True
+        has_buffers = getattr(self, "will_sync_module_buffers", lambda: False)()
+        run = functools.partial(forward, self, *args, **kwargs)
+        group = self.process_group
+        try:
+            output = record("forward", group, run, at=at) if has_buffers else soft("forward", group, run, at)
+        finally:
+            _local.inside = False
+        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+            begun: list[int] = []
+
+            def begin(gradient: Any) -> None:
+                if not begun:
+                    begun.append(_begin_backward(group))
+
+            for tensor in devices.leaves(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(begin)
+        return output
+
+    DistributedDataParallel.__init__ = wrapped
+    DistributedDataParallel.forward = passed
+    _watch_join(DistributedDataParallel)
+
+
+def _reached(module: Any, _: Any) -> None:
+    """A DDP model's own module is called: by DDP, or by the script, which then synchronizes nothing."""
+    if not getattr(_local, "inside", False) and torch.is_grad_enabled() and module.training:
+        channel().say("bypassed", at=place())
+
+
+def _watch_join(ddp: Any) -> None:
+    """Inside of `join`, ranks may call different numbers of collectives."""
+    from torch.distributed.algorithms.join import Join
+
+    enter, leave = Join.__enter__, Join.__exit__
+
+    def begin(self: Any) -> Any:
+        channel().say("join", on=True, at=place())
+        return enter(self)
+
+    def end(self: Any, *args: Any) -> Any:
+        result = leave(self, *args)
+        channel().say("join", on=False, at=place())
+        return result
+
+    Join.__enter__, Join.__exit__ = begin, end
+
+
+def _index(device: Any) -> Any:
+    if isinstance(device, int):
+        return device
+    found = torch.device(device)
+    return found.index if found.index is not None else str(found)
+
+
+def _begin_backward(group: Any) -> int:
+    steps().check()
+    name = calls().name_of(group) or "world"
+    number = calls().number()
+    channel().say("call", n=number, op="backward", g=name, at=place(), step=steps().count)
+    _pending.append(number)
+    _local.synchronized = True
+    return number
+
+
+def _watch_backward() -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        while _pending:
+            channel().say("ret", n=_pending.pop())
+        if not getattr(_local, "synchronized", False):
+            _local.unsynchronized = place()
+        steps().backward_done()
+        return result
+
+    torch.autograd.backward = backward
+
+
+def _watch_optimizers() -> None:
+    from torch.optim import optimizer as module
+
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    known: dict[int, int] = {}
+
+    def stepped(optimizer: Any, *_: Any) -> None:
+        if type(optimizer).__module__.startswith("torch.distributed"):
+            return
+        number = known.setdefault(id(optimizer), len(known))
+        _check_synchronized(optimizer)
+        if steps().optimizer_steps < COMPARED_STEPS and dist.is_available() and dist.is_initialized():
+            _fingerprint(optimizer, number)
+        steps().optimizer_done()
+
+    if register is not None:
+        register(stepped)
+
+
+def _check_synchronized(optimizer: Any) -> None:
+    """Report a step with gradients of a DDP model that no backward pass has synchronized."""
+    was, _local.synchronized = getattr(_local, "synchronized", False), False
+    without, _local.unsynchronized = getattr(_local, "unsynchronized", None), None
+    if was or without is None or not dist.is_initialized() or dist.get_world_size() < 2:
+        return
+    if any(id(p) in _wrapped and p.grad is not None for each in optimizer.param_groups for p in each["params"]):
+        channel().say("unsynchronized", at=without, step=place())
+
+
+def _fingerprint(optimizer: Any, number: int) -> None:
+    """Sums of the parameters, to be compared between ranks. Sharded parameters are not compared."""
+    parameters = [p for each in optimizer.param_groups for p in each["params"]]
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        plain = [
+            p
+            for p in parameters
+            if type(p) in (torch.nn.Parameter, torch.Tensor) and not any(hasattr(p, name) for name in SHARDED)
+        ]
+        if (
+            len(plain) < len(parameters)
+            or len(plain) > MOST_PARAMETERS
+            or sum(p.numel() for p in plain) > MOST_ELEMENTS
+        ):
+            return
+        if any(type(p).__name__ != "Parameter" and not p.is_leaf for p in plain):
+            return
+        sums = [[float(p.double().sum()), float(p.double().abs().sum())] for p in plain]
+        moved = [p.grad is not None for p in plain]
+    names = [_wrapped.get(id(p)) for p in plain]
+    channel().say(
+        "params",
+        optimizer=number,
+        step=steps().count,
+        sums=sums,
+        names=names,
+        shapes=[list(p.shape) for p in plain],
+        has_grad=moved,
+        wrapped=sum(name is not None for name in names),
+        at=place(),
+    )
+
+
+class _Batches:
+    """The iterator of a loader, which counts and ends after the first batches of an epoch if the user asked for it."""
+
+    def __init__(self, inner: Any, number: int, iteration: int, limit: int | None, at: Any) -> None:
+        self._inner, self._number, self._iteration, self._limit, self._at = inner, number, iteration, limit, at
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __next__(self) -> Any:
+        if self._limit is not None and self._count >= self._limit:
+            channel().say("cut", loader=self._number, batches=self._count)
+            raise StopIteration
+        try:
+            batch = next(self._inner)
+        except StopIteration:
+            channel().say("epoch_end", loader=self._number, iteration=self._iteration, batches=self._count)
+            raise
+        self._count += 1
+        if self._iteration == 0 and self._count <= MOST_BATCHES:
+            channel().say("batch", loader=self._number, count=self._count, rows=_rows(batch))
+        return batch
+
+
+def _rows(batch: Any) -> list[int]:
+    """A number for each sample of a batch, from the bytes of its tensors."""
+    tensors = [t for t in devices.leaves(batch) if t.dim() > 0]
+    if not tensors:
+        return []
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        size = tensors[0].shape[0]
+        same = [t for t in tensors if t.shape[0] == size and t.device.type == "cpu" and t.layout is torch.strided]
+        rows = []
+        for row in range(min(size, MOST_ROWS)):
+            digest = 0
+            for t in same[:4]:
+                digest = zlib.crc32(t[row].contiguous().reshape(-1)[:4096].view(torch.uint8).numpy().tobytes(), digest)
+            rows.append(digest)
+    return rows
+
+
+def _watch_loaders() -> None:
+    from torch.utils.data import DataLoader
+
+    init, iterate, length = DataLoader.__init__, DataLoader.__iter__, DataLoader.__len__
+    numbers: dict[int, int] = {}
+    limit = channel().config.get("epoch_steps")
+
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        init(self, *args, **kwargs)
+        number = numbers[id(self)] = len(numbers)
+        sampler = getattr(self, "sampler", None)
+        batch_sampler = getattr(self, "batch_sampler", None)
+        inner = getattr(batch_sampler, "sampler", None)
+        channel().say(
+            "loader",
+            loader=number,
+            at=place(),
+            sampler=_kind(sampler),
+            batch_sampler=_kind(batch_sampler),
+            inner=_kind(inner),
+            dataset=_kind(self.dataset),
+            size=_size(self.dataset),
+            batches=_batches(self),
+            workers=self.num_workers,
+            shuffles=getattr(sampler, "shuffle", None),
+            replicas=getattr(sampler, "num_replicas", None),
+            shard=getattr(sampler, "rank", None),
+            seed=getattr(sampler, "seed", None),
+            drop_last=getattr(self, "drop_last", None),
+            batch_size=self.batch_size,
+        )
+
+    def _batches(self: Any) -> int | None:
+        try:
+            return int(length(self))
+        except (TypeError, NotImplementedError, AttributeError):
+            return None
+
+    @functools.wraps(iterate)
+    def begun(self: Any) -> Any:
+        number = numbers.get(id(self), -1)
+        at = place()
+        iteration = getattr(self, "_ddpdoctor_iteration", 0)
+        object.__setattr__(self, "_ddpdoctor_iteration", iteration + 1)
+        sampler = getattr(self, "sampler", None)
+        random_state = zlib.crc32(torch.get_rng_state().numpy().tobytes())
+        channel().say(
+            "epoch",
+            loader=number,
+            iteration=iteration,
+            epoch=getattr(sampler, "epoch", None),
+            at=at,
+            rng=random_state,
+            is_training=torch.is_grad_enabled(),
+            step=steps().count,
+        )
+        return _Batches(iterate(self), number, iteration, limit, at)
+
+    @functools.wraps(length)
+    def measured(self: Any) -> int:
+        whole = length(self)
+        return int(whole if limit is None else min(whole, limit))
+
+    DataLoader.__init__, DataLoader.__iter__, DataLoader.__len__ = made, begun, measured
+
+
+def _kind(value: Any) -> str | None:
+    return None if value is None else f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _size(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _watch_seeds() -> None:
+    import random
+
+    def seeding(what: str, original: Any) -> Any:
+        @functools.wraps(original)
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            value = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(value, int):
+                channel().say("seed", what=what, seed=value, at=place())
+            return original(*args, **kwargs)
+
+        return seed
+
+    torch.manual_seed = torch.random.manual_seed = seeding("torch", torch.manual_seed)
+    random.seed = seeding("random", random.seed)
+
+
+def _watch_files() -> None:
+    import torch.serialization as module
+
+    save, load = torch.save, torch.load
+
+    @functools.wraps(save)
+    def saving(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        path = _path(f)
+        if path is not None:
+            channel().say("save", path=path, at=place(), call=calls().count)
+        result = save(obj, f, *args, **kwargs)
+        if path is not None:
+            channel().say("saved", path=path, call=calls().count)
+        return result
+
+    @functools.wraps(load)
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        path = _path(f)
+        if path is not None:
+            channel().say(
+                "load",
+                path=path,
+                at=place(),
+                call=calls().count,
+                map_location=map_location is not None,
+                exists=os.path.exists(path),
+            )
+        target = None
+        if devices.is_cuda(map_location):
+            target, map_location = devices.as_device(map_location), "cpu"
+        elif isinstance(map_location, dict):
+            named = next((v for v in map_location.values() if devices.is_cuda(v)), None)
+            target, map_location = (devices.as_device(named), "cpu") if named is not None else (None, map_location)
+        result = load(f, map_location, *args, **kwargs)
+        if target is not None:
+            for tensor in devices.leaves(result):
+                devices.mark(tensor, target)
+        return result
+
+    torch.save = module.save = saving
+    torch.load = module.load = loading
+
+
+def _path(file: Any) -> str | None:
+    if isinstance(file, (str, os.PathLike)):
+        return os.path.abspath(os.fspath(file))
+    name = getattr(file, "name", None)
+    return os.path.abspath(name) if isinstance(name, str) else None
+
+
+def _watch_splits() -> None:
+    import torch.utils.data as data
+
+    original = data.random_split
+
+    @functools.wraps(original)
+    def split(*args: Any, **kwargs: Any) -> Any:
+        parts = original(*args, **kwargs)
+        digest = zlib.crc32(repr([list(part.indices) for part in parts]).encode())
+        channel().say("split", digest=digest, at=place())
+        return parts
+
+    data.random_split = data.dataset.random_split = split
+
+
+def _watch_schedulers() -> None:
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+    original = ReduceLROnPlateau.step
+
+    @functools.wraps(original)
+    def step(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+        channel().say("plateau", metric=float(metrics), at=place())
+        return original(self, metrics, *args, **kwargs)
+
+    ReduceLROnPlateau.step = step
+
+
+def _watch_evaluation() -> None:
+    original = torch.nn.Module.eval
+
+    @functools.wraps(original)
+    def evaluate(self: Any) -> Any:
+        if not getattr(_local, "evaluated", False):
+            _local.evaluated = True
+            channel().say("eval", at=place())
+        return original(self)
+
+    torch.nn.Module.eval = evaluate
+
+
+def _watch_data_parallel() -> None:
+    from torch.nn import DataParallel
+
+    original = DataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        count = torch.cuda.device_count() if device_ids is None else len(device_ids)
+        channel().say("data_parallel", count=count, at=place())
+        original(self, module, [devices.current()], *args, **kwargs)
+
+    DataParallel.__init__ = init

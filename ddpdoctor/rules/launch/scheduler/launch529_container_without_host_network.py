@@ -1,0 +1,56 @@
+"""LAUNCH529: a node of a job in a container that other machines cannot reach."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.facts.launch.words import SpanEdit, Word
+from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.rules import cause
+from ddpdoctor.rules.launch.pointing import agents, point
+
+_NETWORK = re.compile(r"--(?:network|net|publish|publish-all|ip)|-[pP].*")
+
+
+@cause("LAUNCH529", "container-without-host-network", Severity.ERROR)
+def container_without_host_network(launch: Launch) -> Iterator[Finding]:
+    """docker run starts a node of a job with several nodes on Docker's bridge network, without published ports.
+
+    ## Why it matters
+    The bridge network is private to the machine: other machines cannot connect to the container, and it advertises an address
+    that they do not have. Every node waits until `DistStoreError` or `RendezvousConnectionError`.
+
+    ## Fix
+    Add `--network=host` on every machine.
+
+    NCCL uses ports that are not known in advance, so publishing the master port alone is not enough.
+
+    ## Example
+        error[LAUNCH529]: --nnodes=2 in a container without --network=host
+
+        # before
+        docker run --gpus=all IMAGE torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+
+        # after
+        docker run --network=host --gpus=all IMAGE torchrun --nnodes=2 --node-rank=0 --master-addr=HOST0 train.py
+    """
+    for line, _, plan in agents(launch):
+        at = _run_of_docker(line)
+        if at is None or plan.nnodes is None or plan.nnodes[0] < 2 or plan.is_standalone:
+            continue
+        text = f"--nnodes={plan.nnodes[0]} in a container without --network=host"
+        edits = [SpanEdit(at.end, at.end, " --network=host")]
+        yield point(launch, line, at, text, "--network=host", edits, label="add --network=host")
+
+
+def _run_of_docker(line: LaunchLine) -> Word | None:
+    """The word `run` of a `docker run` without any option about its network."""
+    layer = next((each for each in line.layers if each.launcher is LauncherKind.CONTAINER), None)
+    if layer is None or layer.name not in ("docker", "nvidia-docker") or line.task_starter is not None:
+        return None
+    if any(_NETWORK.fullmatch(word.text.partition("=")[0]) or not word.known for word in layer.own[1:]):
+        return None
+    return next((word for word in layer.own[1:3] if word.text == "run"), None)

@@ -1,0 +1,88 @@
+"""What the looks at job files share: which launchers of a file wait for other nodes, and findings at a place of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpdoctor.facts.job import Agent
+from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.launch.programs import LauncherKind
+from ddpdoctor.facts.launch.words import Mark, Word
+from ddpdoctor.facts.submission import Step, Submission, Task
+from ddpdoctor.findings import Evidence, Finding, Severity, Where
+
+__all__ = ["agents_of", "at_mark", "count_of", "launchers_of", "mark_of", "option_mark", "source_of"]
+
+
+def agents_of(submission: Submission, *, certain: bool = True) -> Iterator[tuple[Step, Task, Agent]]:
+    """Every torchrun, accelerate on several machines, and deepspeed without ssh, with its settings."""
+    for step in submission.steps:
+        if certain and not step.is_certain:
+            continue
+        agents = {id(agent.line): agent for agent in step.job.agents}
+        for task in step.tasks:
+            agent = agents.get(id(task.line))
+            if agent is not None and not agent.layer.is_garbled and not agent.layer.reading.is_help:
+                yield step, task, agent
+
+
+def launchers_of(submission: Submission) -> Iterator[tuple[Task, Layer]]:
+    """Every torchrun that certainly runs, also one whose words its parser refuses."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            if task.layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY):
+                yield task, task.layer
+
+
+def mark_of(task: Task, word: Word | None) -> Mark:
+    """Where a word of a task is written; its program for None."""
+    word = task.layer.program if word is None else word
+    return Mark(*task.line.place(word.start))
+
+
+def option_mark(submission: Submission, task: Task, *flags: str) -> Mark:
+    """Where an option of the launcher around a task stands, or of the batch script; else the launcher, else the program."""
+    launcher = task.launcher
+    for places in ({} if launcher is None else launcher.places, submission.grant.places):
+        for flag in flags:
+            if flag in places:
+                return places[flag]
+    return mark_of(task, None) if launcher is None else launcher.at
+
+
+def at_mark(
+    submission: Submission,
+    mark: Mark,
+    message: str,
+    *,
+    seen: str,
+    expected: str,
+    label: str,
+    severity: Severity | None = None,
+    fix: str = "",
+) -> Finding:
+    """A finding at a place of a job file.
+
+    Args:
+        seen: what the job file has, for the evidence.
+        expected: what should be there.
+        label: what the caret says, in at most six words.
+    """
+    return Finding(
+        message,
+        (Evidence("submission", seen, expected),),
+        where=Where(file=submission.file, line=mark.line, column=mark.column),
+        label=label,
+        severity=severity,
+        fix=fix,
+    )
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, `2 processes`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def source_of(task: Task) -> str:
+    """What starts a task, for the headline."""
+    return "the job file" if task.launcher is None else task.launcher.name

@@ -1,0 +1,79 @@
+"""Job files as a whole: what was not examined is said, and corrections of a file are complete and proved."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from commandline import inside
+
+TRAIN = "import os, torch\ntorch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+
+
+def test_what_of_a_job_file_was_not_examined_is_listed_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.sh").write_text(
+        "#!/bin/bash\nwhile true; do x=$((x+1)); done\ntorchrun --standalone --nproc_per_node=2 train.py\n"
+    )
+    done = inside("lint", "job.sh", "--format", "json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    (examined,) = [each for each in report["inputs"] if each["kind"] == "shell"]
+    assert examined["left_out"] == ["job.sh:2: a loop of more than 1100 rounds"]
+    assert (done.returncode, report["findings"], report["crashed"]) == (0, [], [])  # never an error by itself
+    assert "not examined: job.sh:2: a loop of more than 1100 rounds" in inside("lint", "job.sh", cwd=tmp_path).stdout
+
+
+HEAD = "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)"
+NODES = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
+STATIC = (
+    "torchrun --nnodes=2 --nproc-per-node=4 --node-rank=$SLURM_NODEID --master-addr=$HEAD --master-port=29500 train.py"
+)
+CORRECTED = {
+    "wrapped, with the variable exported": (
+        f"HEAD={HEAD}\nsrun {STATIC}\n",
+        f"export HEAD={HEAD}\nsrun bash -c '{STATIC}'\n",
+    ),
+    "escaped inside double quotes, which keep the other variables": (
+        f'HEAD={HEAD}\nsrun bash -c "{STATIC}"\n',
+        f'HEAD={HEAD}\nsrun bash -c "{STATIC}"\n'.replace("$SLURM_NODEID", "\\$SLURM_NODEID"),
+    ),
+    "in the assignment from which the value comes": (
+        f"export HEAD=localhost\nsrun bash -c '{STATIC}'\n",
+        f"export HEAD={HEAD}\nsrun bash -c '{STATIC}'\n",
+    ),
+    "three mistakes at once": (
+        f"HEAD=127.0.0.1\nsrun bash -c '{STATIC}' &\n",
+        f"export HEAD={HEAD}\nsrun bash -c '{STATIC}' &\nwait\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CORRECTED)
+def test_one_correction_of_the_file_removes_all_its_mistakes(what: str, tmp_path: Path) -> None:
+    wrong, right = CORRECTED[what]
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.sbatch").write_text(NODES + wrong)
+    patch = inside("lint", "--diff", "job.sbatch", cwd=tmp_path).stdout
+    subprocess.run(["patch", "-p1"], input=patch, text=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "job.sbatch").read_text() == NODES + right
+    assert inside("lint", "job.sbatch", cwd=tmp_path).returncode == 0
+
+
+def test_nothing_is_proposed_that_execution_does_not_prove(tmp_path: Path) -> None:
+    """The address stands in no file: only the user knows it."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "run.sh").write_text(
+        'for h in "$@"; do\n  ssh $h "torchrun --nnodes=2 --node-rank=0 --master-addr=$M /data/train.py" &\ndone\nwait\n'
+    )
+    assert inside("lint", "--diff", "run.sh", cwd=tmp_path).stdout == ""
+
+
+def test_a_finding_says_how_to_get_the_corrected_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.sbatch").write_text(NODES + f"HEAD={HEAD}\nsrun bash -c '{STATIC}'\n")
+    report = json.loads(inside("lint", "job.sbatch", "--format", "json", cwd=tmp_path).stdout)
+    assert [(f["code"], f["fix_command"]) for f in report["findings"]] == [
+        ("ENV030", "ddpdoctor lint --diff job.sbatch | patch -p1")
+    ]

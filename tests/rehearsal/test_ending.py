@@ -1,0 +1,149 @@
+"""However a rehearsal ends, no process and no file is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+WAITS = """
+import os, subprocess, sys, time
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+print("waiting", flush=True)
+{body}
+"""
+
+
+def started(folder: Path, body: str, *options: str) -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(WAITS.format(body=body))
+    words = [
+        sys.executable,
+        "-m",
+        "ddpdoctor",
+        "rehearse",
+        *options,
+        "--",
+        "torchrun",
+        "--nproc_per_node",
+        "2",
+        "train.py",
+    ]
+    return subprocess.Popen(
+        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def marked(folder: Path) -> list[int]:
+    """The processes that belong to a rehearsal of this folder, or were started by one."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            is_marked = b"DDPDOCTOR_REHEARSAL=" in (each / "environ").read_bytes()
+            if is_marked and os.readlink(each / "cwd").startswith(str(folder)):
+                found.append(int(each.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(folder: Path, count: int) -> list[int]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = marked(folder)
+        if len(found) >= count:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{len(marked(folder))} processes, expected {count}")
+
+
+def gone(folder: Path) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not marked(folder):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for the rehearsal's own files."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    tempfile.tempdir = None
+    return folder
+
+
+def test_ctrl_c(tmp_path: Path, temporary: Path) -> None:
+    job = started(tmp_path, "time.sleep(600)")
+    wait_for(tmp_path, 7)  # what starts the ranks, 2 ranks, 2 forked, 2 sleeping
+    os.kill(job.pid, signal.SIGINT)
+    job.communicate(timeout=30)
+    assert job.returncode == 130
+    assert gone(tmp_path)
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_doctor_is_killed(tmp_path: Path, temporary: Path) -> None:
+    """Processes that Python runs end with it; a program that a rank has started in a session of its own is not reached."""
+    job = started(tmp_path, "time.sleep(600)")
+    wait_for(tmp_path, 7)
+    os.kill(job.pid, signal.SIGKILL)
+    job.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while len(left := marked(tmp_path)) > 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in left]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert names == ["sleep", "sleep"]
+
+
+def test_a_rank_is_killed(tmp_path: Path, temporary: Path) -> None:
+    body = "if dist.get_rank() == 1:\n    os.kill(os.getpid(), 9)\ndist.barrier()"
+    job = started(tmp_path, body, "--format", "concise")
+    out, err = job.communicate(timeout=90)
+    assert "PROBE506" in out, out + err
+    assert job.returncode == 1
+    assert gone(tmp_path)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_script_that_catches_everything(tmp_path: Path, temporary: Path) -> None:
+    body = """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    try:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    except BaseException:
+        pass
+"""
+    job = started(tmp_path, body, "--steps", "2", "--format", "concise")
+    out, err = job.communicate(timeout=90)
+    assert "PROBE508" in out, out + err
+    assert gone(tmp_path)
+
+
+def test_a_script_that_ends_its_process(tmp_path: Path, temporary: Path) -> None:
+    job = started(tmp_path, "os._exit(3)", "--format", "concise")
+    out, err = job.communicate(timeout=90)
+    assert "exit code 3" in out, out + err
+    assert gone(tmp_path)

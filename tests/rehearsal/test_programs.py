@@ -1,0 +1,99 @@
+"""Programs that are really rehearsed: the sick ones are named with their lines, the healthy ones are not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from machines import FIXTURES
+
+from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
+from ddpdoctor.app.request import Request
+from ddpdoctor.findings import Finding, Report
+
+pytestmark = pytest.mark.torch
+
+FOLDER = FIXTURES / "rehearsal"
+PROGRAMS = sorted(FOLDER.glob("*.py"))
+QUICK = (
+    "ddp",
+    "ring",
+    "spawn",
+    "validation_on_main",
+    "last_batch",
+    "uneven_shards",
+    "one_gpu",
+    "both_receive",
+    "needs_gpu",
+)
+"""Those that every run of the tests rehearses; the others are slow."""
+
+
+def program(path: Path) -> object:
+    return pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
+
+
+def header(path: Path, key: str) -> str | None:
+    found = re.search(rf"^# {key}: (.+)$", path.read_text(), re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def rehearsed(path: Path, monkeypatch: pytest.MonkeyPatch, **options: object) -> Report:
+    monkeypatch.chdir(FOLDER)
+    launch = shlex.split(header(path, "launch") or "")
+    report, _ = rehearse_launch(Request(launch=tuple(launch)), RehearsalOptions(seconds=60, **options))  # type: ignore[arg-type]
+    return report
+
+
+def lines(found: Finding) -> set[int]:
+    own = {found.where.line} if found.where.line is not None else set()
+    return own | {
+        int(each.path.rpartition(":")[2]) for each in found.evidence if each.path.rpartition(":")[2].isdigit()
+    }
+
+
+def left_over() -> list[str]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = each.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "ddpdoctor_rehearsal_" in text:
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("path", [program(p) for p in PROGRAMS if header(p, "expect")])
+def test_sick(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, *expected = (header(path, "expect") or "").split()
+    before = {each.name: each.stat().st_mtime_ns for each in FOLDER.iterdir()}
+    report = rehearsed(path, monkeypatch)
+    found = [each for each in report.findings if each.code == code]
+    assert found, [(f.code, f.message) for f in report.findings] + list(report.failures)
+    assert {int(line) for line in expected} <= lines(found[0])
+    assert report.exit_code(report.worst) == 1
+    assert left_over() == []
+    assert before == {each.name: each.stat().st_mtime_ns for each in FOLDER.iterdir()}
+
+
+@pytest.mark.parametrize("path", [program(p) for p in PROGRAMS if not header(p, "expect") and not header(p, "cannot")])
+def test_healthy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(os.listdir(FOLDER))
+    report = rehearsed(path, monkeypatch)
+    assert [(f.code, f.message) for f in report.findings] == []
+    assert report.failures == ()
+    assert report.verdict.value == "pass"
+    assert left_over() == []
+    assert sorted(os.listdir(FOLDER)) == before, "what the script writes is discarded"
+
+
+@pytest.mark.parametrize("path", [program(p) for p in PROGRAMS if header(p, "cannot")])
+def test_what_needs_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = rehearsed(path, monkeypatch)
+    assert report.findings == ()
+    assert f"could not rehearse beyond {header(path, 'cannot')}" in report.failures[0]
+    assert report.exit_code(None) == 3

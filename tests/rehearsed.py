@@ -1,0 +1,213 @@
+"""Records as the ranks of a rehearsal write them, for tests of what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ddpdoctor.facts.rehearsal import ObservationKind, Rehearsal
+from ddpdoctor.sequences.comparison import Comparison
+from ddpdoctor.sequences.summary import Circumstances, summary
+
+__all__ = ["FILE", "RANDOM", "SHOWN", "Job", "at", "epochs", "loaded", "on_devices", "saved", "tensor", "trained"]
+
+FILE = "/job/train.py"
+
+
+class Job:
+    """The records of a world of ranks that have joined; calls are numbered per rank."""
+
+    def __init__(self, ranks: int = 2, backend: str = "gloo", per_node: int | None = None) -> None:
+        self.comparison = Comparison(ranks)
+        self._numbers = dict.fromkeys(range(ranks), 0)
+        for rank in range(ranks):
+            environ = {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+            self.say(rank, "hello", pid=1000 + rank, environ=environ)
+            self.say(rank, "rank_process", index=rank)
+            self.say(rank, "joining", at=at(1), backend=backend)
+            self.say(rank, "joined", rank=rank, world=ranks, backend=backend, at=at(1))
+            self.comparison.tracks[rank].node = rank // (per_node or ranks)
+
+    def say(self, key: int, kind: str, /, **fields: Any) -> Job:
+        self.comparison.add(key, {"k": kind, **fields})
+        return self
+
+    def call(
+        self, rank: int, operation: str, line: int = 10, /, *, returns: bool = True, group: str = "world", **fields: Any
+    ) -> int:
+        """One call, which returns unless it is said that it blocks."""
+        self._numbers[rank] += 1
+        number = self._numbers[rank]
+        self.say(rank, "call", n=number, op=operation, g=group, at=at(line), step=0, **fields)
+        if returns:
+            self.say(rank, "ret", n=number)
+        return number
+
+    def all(self, operation: str, line: int = 10, **fields: Any) -> Job:
+        for rank in self._numbers:
+            self.call(rank, operation, line, **fields)
+        return self
+
+    def leave(self, *ranks: int) -> Job:
+        for rank in ranks:
+            self.say(rank, "left", how="end")
+            self.say(rank, "gone")
+            self.comparison.exited(rank, 0)
+        return self
+
+    def facts(self, text: str = "") -> Rehearsal:
+        return summary(self.comparison, {FILE: text}, Circumstances(folder="/job"))
+
+
+def at(line: int, function: str = "main") -> list[list[Any]]:
+    return [[FILE, line, function]]
+
+
+def tensor(*shape: int, dtype: str = "float32", device: str | None = None) -> list[list[Any]]:
+    return [[dtype, list(shape), device]]
+
+
+Kind = ObservationKind
+
+
+def on_devices(*devices: str, backend: str = "nccl", per_node: int | None = None) -> Job:
+    job = Job(len(devices), backend, per_node)
+    for rank, device in enumerate(devices):
+        job.call(rank, "all_reduce", 20, **{"in": tensor(2, device=device)})
+    return job
+
+
+def saved(*ranks: int, between: bool = False) -> Job:
+    job = Job(2)
+    for rank in ranks:
+        job.say(rank, "save", path="/job/model.pt", at=at(30), call=1 if between and rank else 0)
+        job.say(rank, "saved", path="/job/model.pt", call=1 if between and rank else 0)
+        if between:
+            job.all("barrier")
+    return job
+
+
+def read(*, after_barrier: bool) -> Job:
+    job = Job(2)
+    job.say(0, "save", path="/job/model.pt", at=at(30), call=0).say(0, "saved", path="/job/model.pt", call=0)
+    if after_barrier:
+        job.all("barrier")
+    return job.say(1, "load", path="/job/model.pt", at=at(34), call=1 if after_barrier else 0)
+
+
+def loaded(sampler: str, rows: tuple[list[int], list[int]], *, trains: bool = True) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "loader", loader=0, sampler=sampler, size=8, batches=4, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, is_training=trains, at=at(14))
+        job.say(rank, "batch", loader=0, count=1, rows=rows[rank])
+        job.call(rank, "backward")
+        job.say(rank, "step", count=1)
+    return job
+
+
+def epochs(*numbers: int | None, shuffles: bool = True) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(
+            rank,
+            "loader",
+            loader=0,
+            sampler="torch.utils.data.distributed.DistributedSampler",
+            shuffles=shuffles,
+            size=8,
+            at=at(12),
+        )
+        for iteration, epoch in enumerate(numbers):
+            job.say(rank, "epoch", loader=0, iteration=iteration, epoch=epoch, is_training=True, at=at(14))
+    return job
+
+
+def trained(
+    second: float, *, wrapped: bool = True, synchronizes: bool = True, shapes: tuple[list[int], list[int]] = ([2], [2])
+) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        if synchronizes:
+            job.call(rank, "backward")
+        value = second if rank else 1.0
+        job.say(
+            rank,
+            "params",
+            optimizer=0,
+            step=0,
+            sums=[[value, abs(value)]],
+            names=["weight" if wrapped else None],
+            shapes=[shapes[rank]],
+            has_grad=[True],
+            wrapped=int(wrapped),
+            at=at(16),
+        )
+    return job
+
+
+def batches(first: int, second: int) -> Job:
+    job = Job(2)
+    for rank, count in enumerate((first, second)):
+        job.call(rank, "backward")
+        job.say(rank, "loader", loader=0, sampler="Custom", size=8, batches=count, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
+    return job
+
+
+def joined(**second: object) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(
+            rank,
+            "joining",
+            at=at(1),
+            backend="nccl",
+            port="29500",
+            world_given=2,
+            rank_given=rank,
+        )
+        if rank == 1:
+            job.comparison.tracks[1].joining = {**(job.comparison.tracks[1].joining or {}), **second}
+    return job
+
+
+def seen(kind: str, **fields: object) -> Job:
+    return Job(2).say(1, kind, at=at(21), **fields)
+
+
+RANDOM = "torch.utils.data.sampler.RandomSampler"
+SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
+    Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
+    Kind.CPU_TENSOR: (
+        lambda: on_devices("cpu", "cuda:1"),
+        lambda: on_devices("cpu", "cpu", backend="cuda:nccl,cpu:gloo"),
+    ),
+    Kind.BAD_ORDINAL: (lambda: seen("ordinal", index=2, count=2), lambda: Job(2)),
+    Kind.TWO_DEVICES: (lambda: seen("devices", operation="linear", devices=["cpu", "cuda:0"]), lambda: Job(2)),
+    Kind.SECOND_INIT: (lambda: seen("second_init"), lambda: Job(2)),
+    Kind.REFUSED: (lambda: seen("refused", op="monitored_barrier"), lambda: Job(2)),
+    Kind.SWALLOWED: (lambda: seen("swallowed"), lambda: Job(2)),
+    Kind.BAD_FORK: (lambda: seen("bad_fork"), lambda: Job(2)),
+    Kind.BYPASSED: (lambda: seen("bypassed").say(1, "unsynchronized", at=at(30)), lambda: seen("bypassed")),
+    Kind.UNSYNCHRONIZED: (lambda: seen("unsynchronized"), lambda: Job(2)),
+    Kind.EARLY_READ: (lambda: seen("early_read", operation="all_reduce", used="add", started=at(9)), lambda: Job(2)),
+    Kind.DEVICE_IDS: (
+        lambda: seen("ddp", device_ids=[0], devices=["cuda:1"]),
+        lambda: seen("ddp", device_ids=[1], devices=["cuda:1"]),
+    ),
+    Kind.CHECKPOINT_RACE: (lambda: saved(0, 1), lambda: saved(0)),
+    Kind.READ_BEFORE_WRITTEN: (lambda: read(after_barrier=False), lambda: read(after_barrier=True)),
+    Kind.SAME_DATA: (lambda: loaded(RANDOM, ([1, 2, 3], [3, 5, 6])), lambda: loaded(RANDOM, ([1, 2, 3], [4, 5, 6]))),
+    Kind.EPOCH_NOT_SET: (lambda: epochs(0, 0), lambda: epochs(0, 1)),
+    Kind.PARAMETERS_DIFFER: (lambda: trained(2.0), lambda: trained(1.0)),
+    Kind.NOT_WRAPPED: (
+        lambda: trained(2.0, wrapped=False, synchronizes=False),
+        lambda: trained(2.0, wrapped=False, synchronizes=False, shapes=([2], [3])),
+    ),
+    Kind.UNEVEN_LOADERS: (lambda: batches(4, 5), lambda: batches(4, 4)),
+    Kind.JOINS_DIFFER: (lambda: joined(port="29501"), joined),
+    Kind.RANK_OUTSIDE: (lambda: joined(rank_given=2), joined),
+    Kind.SAME_RANK: (lambda: joined(rank_given=0), joined),
+}
+"""For each kind of observation a job that shows it, and one that looks like it and is legal."""

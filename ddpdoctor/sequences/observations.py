@@ -126,7 +126,10 @@ def _joins(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             shown = ", ".join(
                 f"{value} on rank {rank}" for rank, value in sorted(values.items(), key=lambda each: each[0] or 0)[:3]
             )
-            yield _of(Kind.JOINS_DIFFER, [t for t, _ in joining], joining[0][1], what=name, values=shown)
+            found = _of(Kind.JOINS_DIFFER, [t for t, _ in joining], joining[0][1], what=name, values=shown)
+            assigned = (r for t, _ in joining for r in t.of_kind("variable") if r.get("what") == name)
+            places = next((places_of(r.get("at")) for r in assigned), ())
+            yield replace(found, places=places, other=found.place) if places else found
             return
 
 

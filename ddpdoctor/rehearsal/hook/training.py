@@ -192,7 +192,7 @@ def _check_synchronized(optimizer: Any) -> None:
     if was or without is None or not dist.is_initialized() or dist.get_world_size() < 2:
         return
     if any(id(p) in _wrapped and p.grad is not None for each in optimizer.param_groups for p in each["params"]):
-        channel().say("unsynchronized", at=without, step=place())
+        channel().say("unsynchronized", at=without, stepped=place())
 
 
 def _fingerprint(optimizer: Any, number: int) -> None:

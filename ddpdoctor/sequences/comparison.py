@@ -355,6 +355,12 @@ class Comparison:
         is_outside = isinstance(size, int) and 0 < size <= max(given, default=-1)
         return is_outside or len(set(given)) < len(given)
 
+    @property
+    def is_waiting_to_join(self) -> bool:
+        """Whether all ranks that are known wait for others to join."""
+        ranks = [t for t in self.ranks if not t.is_done]
+        return bool(ranks) and all(t.joining is not None and not t.has_joined for t in ranks)
+
     def _transfers_stalled(self, active: list[Track]) -> Difference | None:
         for track in active:
             for call in track.blocked:

@@ -35,7 +35,7 @@ __all__ = ["RankSession"]
 CLOSING_SECONDS = 2.5
 """The part of `--timeout` that is reserved for the verdict and the report."""
 LOOK_SECONDS = 0.1
-READY: Shape = {**RANKED, "gpus": (int,), "per_host": (int,), "computes": (bool,)}
+READY: Shape = {**RANKED, "gpus": (int,), "per_host": (int, type(None)), "computes": (bool, type(None))}
 STAY_SECONDS = 10.0
 """How long a failed rank waits for rank 0's report, if the launcher would kill rank 0 as soon as another rank ends."""
 JUDGING_SECONDS = 1.0

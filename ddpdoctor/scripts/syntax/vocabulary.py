@@ -68,6 +68,8 @@ P2P = frozenset(("dist.send", "dist.recv", "dist.isend", "dist.irecv", "dist.P2P
 
 METHODS = {
     "wait_for_everyone": "accelerator",
+    "barrier": "strategy",
+    "full_tensor": "any",
     "gather": "accelerator",
     "gather_object": "accelerator",
     "reduce": "accelerator",

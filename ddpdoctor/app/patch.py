@@ -29,10 +29,11 @@ def patch(
 ) -> tuple[bytes, int, tuple[str, ...]]:
     """The patch, how many findings it corrects, and the files that it could not be made for, with the reason.
 
-    Each file's part is in the encoding and with the line ends of the file. If it is public, it holds no secrets.
+    Each file's part is in the encoding and with the line ends of the file.
 
     Args:
         unsafe: print the corrections that are not safe, each named above the part of its file, instead of the safe ones.
+        is_public: leave out lines with secrets.
     """
     by_file: dict[str, list[Finding]] = {}
     for finding in (each for each in findings if each.edits and each.is_corrected_safely is not unsafe):

@@ -24,6 +24,7 @@ TOOL_KINDS = (
     InputKind.NCCL_TESTS,
     InputKind.TOOL,
     InputKind.JSON,
+    InputKind.MANIFEST,
 )
 LOG_BYTES = 4 << 20
 """How much of a log is searched for the output of tools: jobs call nvidia-smi first."""

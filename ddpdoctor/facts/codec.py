@@ -20,6 +20,10 @@ __all__ = ["FactsError", "decode", "encode", "schema_names"]
 T = TypeVar("T")
 
 
+LARGEST = 2**64
+"""Counters of kernels and devices have at most 64 bits; arithmetic with larger numbers may overflow."""
+
+
 class FactsError(ValueError):
     """A facts file has a wrong value; the message begins with the JSON path."""
 
@@ -131,10 +135,12 @@ def _optional(inner: Reader) -> Reader:
 
 def _plain(kind: Any) -> Reader:
     def read(value: Any) -> Any:
-        if type(value) is kind:
+        if type(value) is kind and (kind is not int or -LARGEST <= value <= LARGEST):
             return value
         if kind is float and type(value) is int:
             return _float(value)
+        if type(value) is int is kind:
+            raise FactsError(f": expected an integer of 64 bits, got one of {value.bit_length()} bits")
         raise _unexpected(kind, value)
 
     return read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ from ddpdoctor.probe.host_reports import shown_reports
 from ddpdoctor.probe.local_supervisors import LocalSupervisors
 from ddpdoctor.probe.missing_ranks import never_joined, unfinished_ranks
 from ddpdoctor.probe.rank_env import RankEnv
+from ddpdoctor.probe.records import RANKED, Shape
 from ddpdoctor.probe.store_keys import FAILED
 from ddpdoctor.probe.store_rendezvous import Interrupted, ProbeFailure, close_server, host_store, reach_store
 from ddpdoctor.probe.transport_capabilities import read_capabilities
@@ -35,6 +35,7 @@ __all__ = ["RankSession"]
 CLOSING_SECONDS = 2.5
 """The part of `--timeout` that is reserved for the verdict and the report."""
 LOOK_SECONDS = 0.1
+READY: Shape = {**RANKED, "gpus": (int,), "per_host": (int, type(None)), "computes": (bool, type(None))}
 STAY_SECONDS = 10.0
 """How long a failed rank waits for rank 0's report, if the launcher would kill rank 0 as soon as another rank ends."""
 JUDGING_SECONDS = 1.0
@@ -244,7 +245,7 @@ class RankSession(VerdictMixin):
         }
         store_keys.publish("ready", {"rank": self.rank_env.rank, **own})
         if store_keys.count("run"):
-            ready = store_keys.log("ready")
+            ready = store_keys.log("ready", READY)
             hosts = store_keys.count_hosts() or 1
             plan = {"backend": choose_backend(self.backend, ready), "per_host": choose_pairs(ready, hosts)}
             store_keys.go("run", {**plan, "computes": all(record["computes"] for record in ready)})
@@ -252,8 +253,12 @@ class RankSession(VerdictMixin):
         if value is None:
             raise ProbeFailure(*self._behind("ready", "import", "had not imported torch"))
         rank_env = self.rank_env
-        plan = json.loads(value)
-        self.backend = plan["backend"]
+        plan = store_keys.gone("run")
+        if not isinstance(plan, dict) or not {"backend", "per_host", "computes"} <= plan.keys():
+            raise ProbeFailure(
+                self.worker.observe(Kind.STORE_LOST, "another program wrote over the store's records of this job")
+            )
+        self.backend = str(plan["backend"])
         gloo = self.peer_monitor.gloo() if self.backend == "gloo" else None
         if gloo is not None:
             raise ProbeFailure(gloo)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ddpdoctor.facts.probe import Kind, Observation
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.network.proof import SecretError, proof_of
 from ddpdoctor.network.tcpstore.client import PATIENT_SECONDS, Store, StoreError, StoreLost, connect
 from ddpdoctor.network.tcpstore.server import Server
 from ddpdoctor.probe.rank_env import OWN_LAUNCHER, RankEnv
@@ -67,11 +68,16 @@ def reach_store(rank_env: RankEnv, until: float, check: Callable[[], None]) -> S
         ProbeFailure: it is unreachable, with the reason.
     """
     started = time.monotonic()
+    try:
+        proof = proof_of(os.environ, "probe store")
+    except SecretError as error:
+        raise ProbeFailure(rank_env.observe(Kind.BAD_ENVIRONMENT, f"the secret of the job: {error}")) from None
     while True:
         longest = PATIENT_SECONDS if rank_env.uses_agent_store else ATTEMPT_SECONDS
         attempt = min(longest, max(until - time.monotonic(), 0.5))
         try:
-            return StoreKeys(connect(rank_env.master_addr, rank_env.master_port, rank_env.prefix, attempt), rank_env)
+            store = connect(rank_env.master_addr, rank_env.master_port, rank_env.prefix, attempt)
+            return StoreKeys(store, rank_env, proof)
         except StoreError as error:
             last_error = error
         check()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.causality.observation_order import NEEDS_NO_GRACE, weigh
+from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
 from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.tcpstore.client import StoreLost
@@ -81,6 +82,15 @@ class VerdictMixin:
             pairs=tuple(self.worker.pairs),
             traits=self.traits_of(ranks),
             device=self.worker.device,
+            gaps=self._strangers(),
+        )
+
+    def _strangers(self) -> tuple[Gap, ...]:
+        """What in the store was not written by the job's ranks."""
+        strange = self.store_keys.records.strange if self.store_keys is not None else {}
+        keys = ", ".join(sorted(strange)[:8])
+        return (
+            (Gap("probe.store", f"the store holds records that no rank of this job wrote ({keys})"),) if strange else ()
         )
 
     @property

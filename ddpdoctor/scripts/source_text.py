@@ -43,6 +43,10 @@ def decode(data: bytes) -> Decoded:
         return Decoded(_lines(data.decode("utf-8", "replace")), f"{encoding} is no encoding of text")
     except UnicodeDecodeError as error:
         return Decoded(_lines(data.decode("latin-1")), _undecodable(data, error), _line_of(data, error.start))
+    except UnicodeError:  # punycode, idna and undefined fail as a whole, without a place
+        return Decoded(
+            _lines(data.decode("utf-8", "replace")), f"it cannot be decoded as {encoding}, which it declares"
+        )
 
 
 def encoding_of(data: bytes) -> str:

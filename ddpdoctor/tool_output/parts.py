@@ -19,7 +19,7 @@ _ANCHORS = {
     "smi_query": r"[ \t]*=+NVSMI LOG=+",
     "smi_xml": r"[ \t]*<nvidia_smi_log>",
     "smi_topo": r"(?:\x1b\[4m)?[ \t]*(?:\x1b\[4m)?GPU\d+[ \t]+(?:GPU\d+|NIC\d+|mlx\d_\d+|CPU Affinity)",
-    "smi_list": r"[ \t]*GPU \d+: .{1,80} \(UUID: (?:GPU|MIG)-",
+    "smi_list": r"[ \t]*GPU \d+: .{1,80} \(UUID: ",
     "smi_csv": r"(?:timestamp|index|name|gpu_name|uuid|gpu_uuid|pci\.bus_id|gpu_bus_id|driver_version|count|serial)"
     r"(?:,| \[)[^\n]*[a-z]",
     "smi_failure": r"(?:NVIDIA-SMI has failed|Failed to initialize NVML: |No devices were found"
@@ -40,7 +40,8 @@ _ANCHORS = {
     "ulimit": r"(?:core file size|data seg size|max locked memory|open files|max user processes)[ \t]+\([^)\n]*\)[ \t]+\S+",
     "scontrol_node": r"NodeName=\S+ ",
     "scontrol_job": r"JobId=\d+ ",
-    "kubectl_node": r"Name:[ \t]+\S+[ \t]*\nRoles:",
+    "kubectl_node": r"Name:[ \t]+\S+[ \t]*\nRoles:|[ \t]*(?:[Aa]llocatable|[Cc]apacity):[ \t]*$",
+    "dcgmi_nvlink": r"[ \t]*\|  ?NvLink Link Status",
     "fabric_manager": r"\[\w{3} \d\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]+[ \t]*\] \[tid \d+\]",
     "rocm_smi": r"=+ ROCm System Management Interface =+|[ \t]*\{?\"card0\": \{|GPU  NODE  |WARNING: AMD GPU device\(s\)",
     "npu_smi": r"[ \t]*\| npu-smi ",
@@ -50,7 +51,18 @@ _ANCHORS = {
 }
 _ANCHOR = re.compile("|".join(f"(?P<{name}>^(?:{words}))" for name, words in _ANCHORS.items()), re.M)
 _REPEATED = frozenset(
-    {"smi_list", "smi_failure", "ibstat", "ibstatus", "ibv_devinfo", "lspci", "ip_addr", "ulimit", "scontrol_node"}
+    {
+        "smi_list",
+        "kubectl_node",
+        "smi_failure",
+        "ibstat",
+        "ibstatus",
+        "ibv_devinfo",
+        "lspci",
+        "ip_addr",
+        "ulimit",
+        "scontrol_node",
+    }
     | {"fabric_manager", "nccl_tests", "rocm_smi"}
 )
 """Kinds whose first line is printed once per item: the parts that follow one another are one part."""
@@ -84,6 +96,8 @@ LITERALS = (
     b"NodeName=",
     b"JobId=",
     b"Roles:",
+    b"llocatable:",
+    b"NvLink Link Status",
     b"[tid ",
     b"ROCm System",
     b'"card0"',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ddpdoctor.tool_output.dcgmi import read_diag, read_diag_json, read_health
+from ddpdoctor.tool_output.dcgmi import read_diag, read_diag_json, read_health, read_nvlink
 from ddpdoctor.tool_output.infiniband import read_ibstat, read_ibstatus, read_ibv_devinfo
 from ddpdoctor.tool_output.lspci import read_lspci
 from ddpdoctor.tool_output.nccl_tests import read_nccl_tests
@@ -46,6 +46,7 @@ READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "dcgmi_diag": read_diag,
     "dcgmi_json": read_diag_json,
     "dcgmi_health": read_health,
+    "dcgmi_nvlink": read_nvlink,
     "lspci": read_lspci,
     "nccl_tests": read_nccl_tests,
     "nccl_topo": read_nccl_topology,

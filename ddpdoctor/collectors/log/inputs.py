@@ -292,8 +292,31 @@ def _zstd(packed: Any) -> IO[bytes]:
         import zstandard
     except ImportError:
         raise OSError("compressed with zstd; run `pip install zstandard` to read it") from None
-    reader: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
-    return reader
+    reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
+    return _Zstd(reader, zstandard.ZstdError)  # type: ignore[return-value]
+
+
+class _Zstd(io.RawIOBase):
+    """A zstd stream whose errors are those of files: a broken frame, or one that needs too much memory."""
+
+    def __init__(self, reader: Any, error: type[Exception]) -> None:
+        self._reader = reader
+        self._error = error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        try:
+            data = self._reader.read(len(target))
+        except self._error as error:
+            raise OSError(f"not readable as zstd: {error!s:.100}") from None
+        target[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
 
 
 class _Peeking(io.RawIOBase):

@@ -105,6 +105,7 @@ def nccl_out_of_memory() -> None:
         r"(OSError: \[Errno 12\]|\bfork:|unable to mmap \d+ bytes from file [^\n]{0,200}) Cannot allocate memory( \(12\))?$",
         r"\bMemory on the node \([^\n]{0,300}\bpid=\d+, memory used=|exceeds the memory usage threshold of",
         r"MemoryError: std::bad_alloc",
+        r"after throwing an instance of 'std::bad_alloc'",
         r"NCCL WARN Failed to malloc \d+ bytes",
         r"Unrecoverable error detected: malloc\(size=",
         r"worker \(pid\(?s?\)? [\d.]+\)? is killed by signal: Killed",
@@ -119,7 +120,8 @@ def host_out_of_memory(log: Log) -> Iterator[Finding]:
     set.
 
     ## Fix
-    Load the checkpoint on rank 0 only or on the meta device, use fewer DataLoader workers, or mmap the data set. If `unable to
+    Load the checkpoint on rank 0 only or on the meta device, use fewer DataLoader workers, or mmap the data set. Under Slurm,
+    request more memory (`--mem`). If `unable to
     mmap` appears while memory is free, the workers share more tensors than vm.max_map_count allows.
 
     ## Example
@@ -130,6 +132,11 @@ def host_out_of_memory(log: Log) -> Iterator[Finding]:
         state = torch.load("model.pt")
         # after
         state = torch.load("model.pt", mmap=True, map_location="cpu")
+
+    ## Source
+    Confirmed in https://github.com/pytorch/pytorch/issues/8976 (more `--mem-per-cpu` under Slurm),
+    https://github.com/open-mmlab/mmrotate/issues/501 (24 instead of 16 GB), and https://github.com/dbolya/yolact/issues/680 and
+    https://github.com/hezhangsprinter/DCPDN/issues/12 (no DataLoader workers).
     """
     yield from signed(host_out_of_memory, _with_victims_first(log))
 

@@ -47,14 +47,20 @@ _PROVIDERS = (
     Severity.ERROR,
     stage=CausalStage.IMPORT,
     yields_to=("VERSION001",),
-    signatures=(r"\.so[\w.]{0,20}: undefined symbol:", r"\bundefined symbol: _Z\w{6,}"),
+    signatures=(
+        r"\.so[\w.]{0,20}: undefined symbol:",
+        r"\bundefined symbol: _Z\w{6,}",
+        r"\blib(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink)[\w-]{0,20}\.so[\w.]{0,20}: "
+        r"cannot open shared object file",
+    ),
 )
 def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
     """A compiled extension was built for another torch or CUDA version.
 
     ## Why it matters
     `ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105Error…`: the extension calls
-    a function that the installed torch does not have under that name. Every rank fails at the import.
+    a function that the installed torch does not have under that name. Every rank fails at the import. `libcudart.so.11.0:
+    cannot open shared object file` says the same: the extension, or torch itself, wants another CUDA than is installed.
 
     ## Fix
     Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir --force-reinstall
@@ -70,6 +76,10 @@ def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
         pip install --upgrade torch==2.6
         # after
         pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps flash-attn
+
+    ## Source
+    Confirmed in https://github.com/Dao-AILab/flash-attention/issues/853 and /975 (the wheel with cxx11abiFALSE), and in
+    https://github.com/huggingface/open-r1/issues/684 (an older flash-attn for torch 2.6).
     """
     for found in ending(extension_abi_mismatch, log):
         lines = matching_lines(log, extension_abi_mismatch.rule.signatures)

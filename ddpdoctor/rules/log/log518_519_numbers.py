@@ -8,7 +8,7 @@ from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.logs.exception_kinds import is_consequence
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.not_a_number import no_number
+from ddpdoctor.rules.log.not_a_number import last_losses, no_number
 from ddpdoctor.rules.log.signatures import ending
 
 __all__: list[str] = []
@@ -46,9 +46,10 @@ def loss_is_nan(log: Log) -> Iterator[Finding]:
         # after
         torchrun --nproc-per-node 8 train.py --resume last --lr 1e-4 --max-grad-norm 1.0 --bf16
     """
-    yield from ending(loss_is_nan, log)
+    found = list(ending(loss_is_nan, log))
     if all(is_consequence(each) for each in log.tracebacks):
-        yield from no_number(log)
+        found += no_number(log)
+    yield from found or last_losses(log)
 
 
 @cause(
@@ -81,5 +82,9 @@ def loss_scale_at_minimum(log: Log) -> Iterator[Finding]:
         deepspeed train.py --fp16 True --deepspeed ds_fp16.json
         # after
         deepspeed train.py --bf16 True --deepspeed ds_bf16.json
+
+    ## Source
+    Confirmed in https://github.com/microsoft/LMOps/issues/280, https://github.com/yangjianxin1/Firefly/issues/68 and
+    https://github.com/modelscope/ms-swift/issues/4374: bf16.
     """
     yield from ending(loss_scale_at_minimum, log)

@@ -11,9 +11,29 @@ from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.rules.log.signatures import finding_of
 
-__all__ = ["no_number"]
+__all__ = ["last_losses", "no_number"]
 
 _STEP = re.compile(r"\s*(?:\[[^\]]*\] ?)?iteration +\d+/")
+
+
+_LOSS = re.compile(
+    r"(?<![\w-])(?:train[_/]|lm )?loss['\"]?(?:\s*[:=|]\s*|\s+)['\"]?(?P<value>[-+]?(?:\d[\d.eE+-]*|nan|inf))(?![\w.])",
+    re.IGNORECASE,
+)
+FEWEST_LOSSES = 2
+"""One loss that is not a number may be a step that the scaler of fp16 skips."""
+
+
+def last_losses(log: Log) -> Iterator[Finding]:
+    """The last steps of a log whose losses are all not numbers, where nothing else says why it ends."""
+    if log.tracebacks or log.exits or log.unfinished:
+        return
+    found = [(line, shown["value"].lower()) for line in log.tails if (shown := _LOSS.search(line.text)) is not None]
+    numbers = [at for at, (_, value) in enumerate(found) if "n" not in value]
+    lines = [line for line, _ in found[numbers[-1] + 1 if numbers else 0 :]]
+    if len(lines) >= FEWEST_LOSSES:
+        title = "The loss is not a number in the last steps, and the job trains on"
+        yield finding_of(log, lines, title, blames_speaker=False)
 
 
 def no_number(log: Log) -> Iterator[Finding]:

@@ -92,6 +92,10 @@ def ddp_unused_parameters(script: Script) -> Iterator[Finding]:
         ddp = DDP(model)
         logits, extra = ddp(x)
         F.cross_entropy(logits, y).backward()
+
+    ## Source
+    Confirmed in https://github.com/aliyun/conditional-lane-detection/issues/29 and
+    https://github.com/ZhengYinan-AIR/Diffusion-Planner/issues/65: find_unused_parameters=True.
     """
     for module in modules(script):
         if is_test(module) or "requires_grad" in module.text or "static_graph" in module.text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -14,6 +15,9 @@ from ddpdoctor.rules.script.variables import sets
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 _DRAWS = ("random.randint", "random.randrange", "random.choice", "numpy.random.randint", "os.getpid", "time.time")
@@ -165,3 +169,33 @@ def _rank(module: Module, call: ast.Call) -> Iterator[Finding]:
 def _without_offset(module: Module, rank: ast.BinOp, ranks: list[int]) -> tuple[Edit, ...]:
     is_next = isinstance(rank.op, ast.Add) and isinstance(rank.right, ast.Constant) and min(ranks) == rank.right.value
     return (replace(module, rank, code(module, rank.left, 100)),) if is_next else ()
+
+
+@rendezvous_differs_by_rank.look
+def join_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Addresses, ports or world sizes that differ between ranks."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.JOINS_DIFFER,
+        lambda o, who: f"{o.values['what']} differs between ranks: {o.values['values']}",
+        label="the ranks never join each other",
+        expected="the same value on all ranks",
+    )
+
+
+@rendezvous_differs_by_rank.look
+def rank_outside_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank that is not in its world."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.RANK_OUTSIDE,
+        lambda o, who: f"a process joins as rank {o.values['rank']} of a world of {o.values['size']}",
+        label="no such rank in this world",
+        expected="ranks from 0 to the world size minus 1",
+    )

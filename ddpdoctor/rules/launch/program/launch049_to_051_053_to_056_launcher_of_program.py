@@ -101,6 +101,11 @@ def local_rank_dash_unrecognized(launch: Launch) -> Iterator[Finding]:
 
         # after
         torchrun --nproc-per-node=2 train.py
+
+    ## Source
+    Confirmed in https://github.com/huggingface/pytorch-image-models/issues/1728 and
+    https://github.com/OFA-Sys/Chinese-CLIP/issues/74 (torchrun), and
+    https://github.com/XPixelGroup/BasicSR/issues/626 (both spellings).
     """
     for line, layer, _ in _legacy(launch):
         script = line.script

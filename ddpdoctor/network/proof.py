@@ -1,0 +1,106 @@
+"""Proof that a message comes from a process of the same job: an HMAC with a secret that only the job's processes can read."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["NO_PROOF", "SECRET_VARIABLE", "Proof", "SecretError", "proof_of"]
+
+SECRET_VARIABLE = "DDPDOCTOR_SECRET_FILE"
+HOME_FILE = Path(".config") / "ddpdoctor" / "secret"
+"""In a home folder that all nodes share."""
+SHORTEST, LONGEST = 16, 4096
+"""Bytes of a secret."""
+DIGITS = 32
+"""Hexadecimal digits of a proof: 128 bits."""
+
+
+class SecretError(Exception):
+    """The file of the secret cannot be used; the message says why."""
+
+
+class Proof:
+    """Signs messages and checks them. Without a key every message is accepted: `is_given` says so.
+
+    Args:
+        key: the secret; None if the job has none.
+        purpose: what the messages are for: a proof for one purpose is none for another.
+    """
+
+    def __init__(self, key: bytes | None, purpose: str = "") -> None:
+        self._key = None if key is None else hmac.new(key, purpose.encode(), hashlib.sha256).digest()
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a secret."""
+        return self._key is not None
+
+    def of(self, message: bytes) -> str:
+        """The proof of a message, "" without a secret."""
+        if self._key is None:
+            return ""
+        return hmac.new(self._key, message, hashlib.sha256).hexdigest()[:DIGITS]
+
+    def holds(self, message: bytes, proof: object) -> bool:
+        """Whether this proof is the one of the message."""
+        if self._key is None:
+            return True
+        return isinstance(proof, str) and hmac.compare_digest(
+            self.of(message).encode(), proof.encode("utf-8", "replace")
+        )
+
+    def sealed(self, text: bytes) -> bytes:
+        """A text with its proof before it."""
+        return text if self._key is None else self.of(text).encode() + b" " + text
+
+    def opened(self, sealed: bytes) -> bytes | None:
+        """The text of `sealed`; None if its proof is wrong or missing."""
+        if self._key is None:
+            return sealed
+        proof, _, text = sealed.partition(b" ")
+        return text if self.holds(text, proof.decode("utf-8", "replace")) else None
+
+
+NO_PROOF = Proof(None)
+
+
+def proof_of(environ: Mapping[str, str], purpose: str, path: str | None = None) -> Proof:
+    """The proof of this job: the secret is in `path`, else in the file that DDPDOCTOR_SECRET_FILE names, else in
+    `~/.config/ddpdoctor/secret` if it exists.
+
+    Raises:
+        SecretError: a file that was named cannot be read, is too short, or can be read by others.
+    """
+    named = path or environ.get(SECRET_VARIABLE)
+    if named:
+        return Proof(_secret(Path(named)), purpose)
+    home = environ.get("HOME")
+    try:
+        return Proof(_secret(Path(home) / HOME_FILE) if home else None, purpose)
+    except SecretError:  # nobody named it: without it the report says that the nodes are not authenticated
+        return Proof(None, purpose)
+
+
+def _secret(path: Path) -> bytes:
+    """What the file holds, without spaces around it."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SecretError(f"{path}: {error.strerror}") from None
+    with open(file, "rb") as opened:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise SecretError(f"{path}: not a regular file")
+        if status.st_uid not in (os.getuid(), 0):
+            raise SecretError(f"{path}: belongs to another user")
+        if status.st_mode & 0o077:
+            raise SecretError(f"{path}: other users may read it; run `chmod 600 {path}`")
+        secret = opened.read(LONGEST).strip()
+    if len(secret) < SHORTEST:
+        raise SecretError(f"{path}: {len(secret)} bytes; a secret has at least {SHORTEST}")
+    return secret

@@ -27,7 +27,7 @@ def lint(
     ] = None,
     torch: Annotated[
         str | None,
-        typer.Option("--torch", metavar="VERSION", help="Parse as this version of torch does, such as 2.13."),
+        typer.Option("--torch", metavar="VERSION", help="Parse as this version of torch does, such as 2.15."),
     ] = None,
     diff: Annotated[
         bool,

@@ -21,8 +21,10 @@ NAMES = (
     *("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE"),
     *("SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "PORT", "LATER"),
 )
-SHOW = """import json, os, sys
-print("SHOW", json.dumps([{name: os.environ[name] for name in sys.argv[1].split(",") if name in os.environ}, sys.argv[2:]]))
+SHOW = """import json, os, sys, tempfile
+shown = [{name: os.environ[name] for name in sys.argv[1].split(",") if name in os.environ}, sys.argv[2:]]
+file, _ = tempfile.mkstemp(".shown", dir=os.path.dirname(os.path.abspath(__file__)))
+os.write(file, json.dumps(shown).encode())
 """
 Process = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
 
@@ -66,9 +68,9 @@ def _imagined(launched: Launched, names: Sequence[str]) -> Process:
     return tuple(sorted(environ.items())), tuple(value.text for value in launched.argv[script + 2 :])
 
 
-def real(output: str) -> list[Process]:
-    """What the processes printed, also where two of them wrote into one line."""
-    shown = (json.JSONDecoder().raw_decode(piece)[0] for piece in output.split("SHOW ")[1:])
+def real(folder: Path) -> list[Process]:
+    """What the processes noted, each in a file of its own: what they print may be mixed, or lost with a daemon."""
+    shown = (json.loads(file.read_text()) for file in folder.glob("*.shown"))
     return sorted((tuple(sorted(environ.items())), tuple(words)) for environ, words in shown)
 
 
@@ -81,7 +83,7 @@ def test_slurm_starts_the_imagined_processes(name: str, tmp_path: Path) -> None:
     with slurm(nodes=3) as cluster:
         done = cluster.sbatch(body.replace("{show}", program), timeout=60)
     assert meant, name
-    assert real(done.stdout) == meant, done.stderr
+    assert real(tmp_path) == meant, done.stderr
 
 
 OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "KEPT", "LOST")
@@ -101,7 +103,7 @@ def test_open_mpi_by_rsh_starts_the_imagined_ranks(slots: tuple[int, int], tmp_p
         mca = [word for at in range(0, len(ways), 2) for word in ("--mca", *ways[at : at + 2])]
         line = ["mpirun.openmpi", *mca, "-H", named, "-x", "KEPT", sys.executable, str(tmp_path / "show.py"), shown]
         done = lab.host(0).run(line, timeout=60, env={**AS_ROOT, "KEPT": "1", "LOST": "1"})
-    assert real(done.stdout) == imagined(text, OPEN_MPI), done.stderr
+    assert real(tmp_path) == imagined(text, OPEN_MPI), done.stderr
 
 
 def test_mpich_starts_the_imagined_ranks_and_passes_everything_on(tmp_path: Path) -> None:
@@ -111,4 +113,4 @@ def test_mpich_starts_the_imagined_ranks_and_passes_everything_on(tmp_path: Path
     with hosts(2) as lab, remote_shell(lab, tmp_path) as shell:
         argv = [sys.executable, str(tmp_path / "show.py"), shown]
         done = hydra_over_all(lab, shell, argv, each=2, timeout=60, env={"KEPT": "1"})
-    assert real(done.stdout) == imagined(text, HYDRA), done.stderr
+    assert real(tmp_path) == imagined(text, HYDRA), done.stderr

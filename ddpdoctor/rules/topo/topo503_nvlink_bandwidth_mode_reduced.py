@@ -15,7 +15,7 @@ MODES = {1: "off", 2: "minimum", 3: "half", 4: "three quarters"}
 """NVML_GPU_NVLINK_BW_MODE_*; 0 is full."""
 
 
-@cause("TOPO503", "nvlink-bandwidth-mode-reduced", Severity.WARNING, also_in=("gpus",))
+@cause("TOPO503", "nvlink-bandwidth-mode-reduced", Severity.WARNING)
 def nvlink_bandwidth_mode_reduced(gpu: Gpu) -> Iterator[Finding]:
     """The NVLinks of a GPU are set to less than their full bandwidth.
 

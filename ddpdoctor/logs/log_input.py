@@ -98,7 +98,9 @@ class _OfJob:
         if kind is InputKind.KERNEL:
             return source in self.launched
         if kind in _TOOLS:
-            return source in self.told or source in self.launched or source in self.working
+            # nccl-tests lists ranks and steps, as a job does.
+            works = source in self.working and kind is not InputKind.NCCL_TESTS
+            return source in self.told or source in self.launched or works
         return kind in _MAY_BE_TEXT and source in self.matched
 
 

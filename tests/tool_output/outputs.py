@@ -397,7 +397,7 @@ Successfully ran diagnostic for group.
 +-----  Integration  -------+------------------------------------------------+
 | PCIe                      | Fail - GPU: 3                                  |
 | Warning                   | GPU 3 Detected 42 PCIe replays per minute for  |
-|                           | GPU 3                                          |
+|                           |  GPU 3                                         |
 +-----  Hardware  ----------+------------------------------------------------+
 | GPU Memory                | Pass - All                                     |
 | Pulse Test                | Skip - All                                     |

@@ -171,6 +171,14 @@ def test_what_is_recognised_and_not_judged_is_not_a_pass(tmp_path: Path) -> None
     assert report["inputs"][0]["reason"] == "rocm-smi: ddpdoctor judges NVIDIA GPUs only"
 
 
+def test_results_of_nccl_tests_are_not_the_log_of_a_job(tmp_path: Path) -> None:
+    (tmp_path / "all_reduce.txt").write_text(outputs.NCCL_TESTS)
+    code, report = report_of("triage", tmp_path / "all_reduce.txt")
+    assert (code, report["verdict"], report["jobs"]) == (0, "pass", [])
+    assert [each["kind"] for each in report["inputs"]] == ["nccl-tests"]
+    assert "PROBE015" in report["passed"]
+
+
 def test_a_job_that_calls_nvidia_smi_first_stays_a_job(tmp_path: Path) -> None:
     (tmp_path / "slurm-7.out").write_text(outputs.smi_table(2) + FAILED_JOB)
     _, report = report_of("triage", tmp_path / "slurm-7.out")

@@ -122,7 +122,10 @@ def _is_document(start: bytes) -> bool:
         value = json.loads(first)
     except (ValueError, RecursionError):
         return first in (b"{", b"[", b"[{") or (start[:1] == b"{" and re.match(rb'\{\s*\n\s*"', start) is not None)
-    return not (isinstance(value, dict) and any(key in value for key in _LOG_KEYS)) and bool(value)
+    is_number = (
+        isinstance(value, list) and len(value) == 1 and isinstance(value[0], int | float)
+    )  # `[1756]` before each line
+    return not (isinstance(value, dict) and any(key in value for key in _LOG_KEYS)) and bool(value) and not is_number
 
 
 def _json_kind(start: bytes) -> InputKind | None:

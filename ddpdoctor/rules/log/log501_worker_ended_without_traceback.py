@@ -56,7 +56,8 @@ CRASHED = (
     r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
     r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
-    r"return code = -(4|6|7|8|11)\b",
+    r"return code:? (?:= )?-(4|6|7|8|11)\b",
+    r": Assertion failure at \S{1,200}:\d+: ",
     r"exited on signal (4|6|7|8|11)\b",
     r"\(core dumped\)",
     r"line \d+: +\d+ (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)\b",
@@ -74,6 +75,7 @@ CRASHED = (
 LAST_WORDS = (
     r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
     r"Fatal Python error: [a-z_]{3,60}: ",
+    r": Assertion failure at \S{1,200}:\d+: ",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
     r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
 )

@@ -118,6 +118,7 @@ def master_addr_unresolvable(
         r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
         r"failed to connect to \S+ \(errno: 113 - No route to host\)",
         r"failed to connect to \S+ \(errno: 11[01] - Connection (timed out|refused)\)",
+        r"failed to connect to \S+ \(system error: 100(?:49|5[014]|6[015]) - ",
         r"failed to connect to any network address of",
     ),
 )

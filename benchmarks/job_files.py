@@ -18,8 +18,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpdoctor.app.lint import LintInputs, lint_inputs
 from ddpdoctor.app.clock import STARTED
+from ddpdoctor.app.lint import LintInputs, lint_inputs
 from ddpdoctor.app.request import Request
 from ddpdoctor.findings import Finding, Report, Severity
 

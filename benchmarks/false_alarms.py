@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from ddpdoctor.app.clock import STARTED
 from ddpdoctor.app.lint_scripts import judge_scripts
-from ddpdoctor.app.request import STARTED, Request
+from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.script import find
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report

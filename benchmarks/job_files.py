@@ -18,8 +18,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from ddpdoctor.app.clock import STARTED
 from ddpdoctor.app.lint import LintInputs, lint_inputs
-from ddpdoctor.app.request import STARTED, Request
+from ddpdoctor.app.request import Request
 from ddpdoctor.findings import Finding, Report, Severity
 
 SECONDS = 60.0

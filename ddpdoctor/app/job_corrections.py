@@ -61,7 +61,7 @@ def corrected(
     best = _best(before, evaluate, autocorrect)
     if best is before or not best.is_sound:
         return before.findings
-    edits = tuple(_difference(before.job_file, best.job_file.text))
+    edits = tuple(_difference(before.job_file, best.job_file.text, is_safe=not best.errors))
     left = {finding.code for finding in best.findings}
     command = f"ddpdoctor lint --diff {quote(before.job_file.path)} | patch -p1"
     return tuple(
@@ -217,15 +217,15 @@ def _with(text: str, repair: Repair) -> str | None:
         return None
 
 
-def _difference(job_file: JobFile, text: str) -> Iterator[Edit]:
-    """The edits that make one text of the other, row by row."""
+def _difference(job_file: JobFile, text: str, *, is_safe: bool) -> Iterator[Edit]:
+    """The edits that make one text of the other, row by row; safe if they leave no error."""
     old, new = job_file.text.split("\n"), text.split("\n")
     found = []
     for kind, first, last, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
         rows = "".join(f"{row}\n" for row in new[start:end])
-        found.append(Edit(job_file.path, first + 1, 1, last + 1, 1, rows))
+        found.append(Edit(job_file.path, first + 1, 1, last + 1, 1, rows, is_safe=is_safe))
     result = applied(job_file.text, found)
     if result.rstrip("\n") == text.rstrip("\n"):
         yield from found

@@ -76,9 +76,17 @@ def unjudged(words: tuple[Word, ...], launcher: LauncherKind) -> tuple[Layer, tu
     return layer, inner
 
 
+_PACKAGES = frozenset(
+    ("pip", "pip3", "conda", "mamba", "apt", "apt-get", "dnf", "yum", "install", "uninstall", "rm", "which")
+)
+"""Programs and commands whose arguments are names, not commands."""
+
+
 def searched(words: tuple[Word, ...]) -> tuple[Layer, tuple[Word, ...] | None]:
     rest = words[1:]
     inner = _search(rest) if rest else None
+    if inner is not None and any(word.text in _PACKAGES for word in rest[: len(rest) - len(inner)]):
+        inner = None  # the name of a package: `$SUDO pip uninstall deepspeed`
     layer = Layer(LauncherKind.OTHER, words[0], words[: len(words) - len(inner or ())], Reading(is_open=True))
     return layer, inner
 

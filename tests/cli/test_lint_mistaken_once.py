@@ -74,6 +74,8 @@ def test_uninstalling_deepspeed_starts_nothing(folder: Path) -> None:
         "#!/bin/bash\npip uninstall -y deepspeed\ntorchrun --standalone --nproc-per-node=4 train.py\n"
     )
     assert _codes(folder, "run.sh") == []
+    (folder / "install.sh").write_text('#!/bin/bash\npdsh -w $hosts "$SUDO pip uninstall -y deepspeed"\n')
+    assert _codes(folder, "install.sh") == []
 
 
 def test_a_script_that_ignores_unknown_options_needs_no_local_rank(folder: Path) -> None:

@@ -189,3 +189,18 @@ def test_many_expansions_end(text: str) -> None:
     started = time.process_time()
     job(text)
     assert time.process_time() - started < 10  # seconds; a bound against endless work, not a measurement
+
+
+def test_a_script_that_a_heredoc_writes_is_run_by_its_path() -> None:
+    run = job("cat > /tmp/run_$SLURM_JOB_ID.sh <<E\ntorchrun train.py\nE\nsrun bash /tmp/run_$SLURM_JOB_ID.sh\n")
+    assert commands(run) == []  # no job of Slurm: the path is not known
+    text = (
+        "#SBATCH -N 1\ncat > /tmp/run_$SLURM_JOB_ID.sh <<E\ntorchrun train.py\nE\nsrun bash /tmp/run_$SLURM_JOB_ID.sh\n"
+    )
+    assert commands(job(text)) == ["torchrun train.py"]
+
+
+def test_singularity_passes_the_environment_and_docker_does_not() -> None:
+    text = "#SBATCH -N 1 -n 2\nsrun {} bash -c 'torchrun --rdzv-id $SLURM_PROCID train.py'\n"
+    assert [e.argv[2].text for e in job(text.format("singularity exec x.sif")).launched] == ["0", "1"]
+    assert [e.argv[2].text for e in job(text.format("singularity exec -e x.sif")).launched] == [UNKNOWN] * 2

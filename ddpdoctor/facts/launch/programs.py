@@ -191,23 +191,20 @@ def _flags(
     names: str, *, takes: str = "str", short: dict[str, str] | None = None, has_dashes: bool = True
 ) -> tuple[Option, ...]:
     """The options of a program that has no spelling with dashes unless `has_dashes`."""
+    letters = short or {}
     return tuple(
-        Option(
-            name,
-            tuple(
-                dict.fromkeys(
-                    (
-                        *((short[name],) if short and name in short else ()),
-                        f"--{name}",
-                        *(("--" + name.replace("_", "-"),) if has_dashes else ()),
-                    )
-                )
-            ),
-            takes,
-            from_env=False,
-        )
+        Option(name, (*_letter(name, letters), *_spellings(name, has_dashes=has_dashes)), takes, from_env=False)
         for name in names.split()
     )
+
+
+def _letter(name: str, letters: dict[str, str]) -> tuple[str, ...]:
+    return (letters[name],) if name in letters else ()
+
+
+def _spellings(name: str, *, has_dashes: bool) -> tuple[str, ...]:
+    dashed = "--" + name.replace("_", "-")
+    return (f"--{name}", dashed) if has_dashes and dashed != f"--{name}" else (f"--{name}",)
 
 
 ACCELERATE = (

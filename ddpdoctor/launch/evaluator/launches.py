@@ -366,7 +366,7 @@ class _Runner:
         elif first.launcher in _ON_HOSTS:
             self._on_hosts(command, _Starting(argv, words, first, inner, environ), place, depth)
         elif first.launcher is LauncherKind.CONTAINER:
-            self._expand(command, inner, own, place, depth + 1)
+            self._expand(command, inner, environ if _keeps_environ(first) else own, place, depth + 1)
         elif first.launcher in _LEAVES:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
@@ -834,6 +834,12 @@ def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int
             named = joined_value or (texts[at + 1] if at + 1 < len(texts) else None)
         at += 2 if takes_value and not joined_value else 1
     return named, list(range(at, len(texts)))
+
+
+def _keeps_environ(layer: Layer) -> bool:
+    """Whether a container gets the variables of the shell around it, as Singularity's do."""
+    cleans = {"-e", "--cleanenv", "-C", "--containall", "-c", "--contain"}
+    return layer.name in ("singularity", "apptainer") and not any(word.text in cleans for word in layer.own)
 
 
 def _is_printed(program: str) -> bool:

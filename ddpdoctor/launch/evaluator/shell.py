@@ -396,7 +396,7 @@ class Shell:
         descriptor = next((self.text_of(c) for c in node.children if c.type == "file_descriptor"), "")
         destination = node.child_by_field_name("destination")
         if operator == "<" and destination is not None:
-            path = self.expander().single(self.text_of(destination), self.start_of(destination))
+            path = self._path_of(destination)
             content = self.machine.read_file(path.text, self.folder) if path.is_known else None
             self.stdin = NOT_KNOWN if content is None else Value(content)
         elif (operator in (">", ">>", ">|", "&>", "&>>") and descriptor in ("", "1")) or (
@@ -404,8 +404,16 @@ class Shell:
         ):
             self.output = sink
             if destination is not None and operator != ">&":
-                path = self.expander().single(self.text_of(destination), self.start_of(destination))
+                path = self._path_of(destination)
                 self._targets.append((path, sink, operator.endswith(">>")))
+
+    def _path_of(self, destination: Node) -> Value:
+        """The file of a redirection. The grammar cuts `$A/x_$B.sh` into two words: what touches is one."""
+        text, end = self.text_of(destination), destination.end_byte
+        following = destination.next_sibling
+        while following is not None and following.is_named and following.start_byte == end:
+            text, end, following = text + self.text_of(following), following.end_byte, following.next_sibling
+        return self.expander().single(text, self.start_of(destination))
 
     def _write_files(self, targets: Sequence[tuple[Value, list[Value], bool]]) -> None:
         """Keep what a command wrote to files: a script that is written with a heredoc may be run later."""

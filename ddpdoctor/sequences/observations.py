@@ -126,7 +126,10 @@ def _joins(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             shown = ", ".join(
                 f"{value} on rank {rank}" for rank, value in sorted(values.items(), key=lambda each: each[0] or 0)[:3]
             )
-            yield _of(Kind.JOINS_DIFFER, [t for t, _ in joining], joining[0][1], what=name, values=shown)
+            found = _of(Kind.JOINS_DIFFER, [t for t, _ in joining], joining[0][1], what=name, values=shown)
+            assigned = (r for t, _ in joining for r in t.of_kind("variable") if r.get("what") == name)
+            places = next((places_of(r.get("at")) for r in assigned), ())
+            yield replace(found, places=places, other=found.place) if places else found
             return
 
 
@@ -137,6 +140,15 @@ def _outside(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         if isinstance(given, int) and isinstance(size, int) and 0 < size <= given:
             yield _of(Kind.RANK_OUTSIDE, [track], track.joining or {}, rank=given, size=size)
             return
+
+
+def _not_filled(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """Processes that wait for more ranks than were started."""
+    waiting = [t for t in ranks if t.joining is not None and not t.has_joined]
+    sizes = {(t.joining or {}).get("world_given") for t in waiting}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if waiting and len(waiting) == len(ranks) and isinstance(size, int) and len(waiting) < size:
+        yield _of(Kind.WORLD_NOT_FILLED, waiting, waiting[0].joining or {}, size=size, count=len(waiting))
 
 
 def _bad_forks(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -163,6 +175,13 @@ def _is_of_rank(paths: dict[int, str]) -> bool:
     return len({path.replace(str(rank), "#") for rank, path in paths.items()}) == 1 or all(
         str(r) in p for r, p in paths.items()
     )
+
+
+def _idle(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """Optimizers whose parameters have no gradients in any step, although there are backward passes."""
+    if any(len(t.of_kind("idle")) < t.steps for t in ranks):
+        return
+    yield from _each_first(ranks, "idle", Kind.IDLE_OPTIMIZER)
 
 
 def _data_parallel(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -597,8 +616,10 @@ _LOOKS = (
     _aliased,
     _joins,
     _outside,
+    _not_filled,
     _bad_forks,
     _folders,
+    _idle,
     _data_parallel,
     _shards,
     _bypassed,

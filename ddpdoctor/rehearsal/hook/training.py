@@ -172,7 +172,20 @@ def _watch_optimizers() -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     known: dict[int, int] = {}
 
+    made: dict[int, Any] = {}
+    init = module.Optimizer.__init__
+
+    @functools.wraps(init)
+    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        made[id(self)] = place()
+        init(self, *args, **kwargs)
+
+    module.Optimizer.__init__ = initialized
+
     def stepped(optimizer: Any, *_: Any) -> None:
+        parameters = [p for each in optimizer.param_groups for p in each["params"]]
+        if steps().backwards and parameters and all(p.grad is None for p in parameters):
+            channel().say("idle", at=made.get(id(optimizer), []), stepped=place())
         if type(optimizer).__module__.startswith("torch.distributed"):
             return
         number = known.setdefault(id(optimizer), len(known))
@@ -192,7 +205,7 @@ def _check_synchronized(optimizer: Any) -> None:
     if was or without is None or not dist.is_initialized() or dist.get_world_size() < 2:
         return
     if any(id(p) in _wrapped and p.grad is not None for each in optimizer.param_groups for p in each["params"]):
-        channel().say("unsynchronized", at=without, step=place())
+        channel().say("unsynchronized", at=without, stepped=place())
 
 
 def _fingerprint(optimizer: Any, number: int) -> None:

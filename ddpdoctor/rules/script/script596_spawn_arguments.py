@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -17,6 +18,9 @@ from ddpdoctor.scripts.interpreter.simulated_job import one_node
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
 from ddpdoctor.scripts.syntax.spawning import Spawn
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause(
@@ -249,3 +253,18 @@ def _one_rank_for_all(module: Module, spawn: Spawn) -> Iterator[Finding]:
                 label="the others never join",
                 fix="Pass the counter of the loop as the rank.",
             )
+
+
+@spawn_arguments_do_not_fit.look
+def world_not_filled(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Fewer processes join than the world size that they pass."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.WORLD_NOT_FILLED,
+        lambda o, who: f"{o.values['count']} processes join a world of {o.values['size']}",
+        label="waits for ranks that no process has",
+        expected="as many processes as the world size",
+    )

@@ -236,3 +236,11 @@ def test_one_correction_that_is_not_safe_does_not_take_the_others_with_it() -> N
     bad = _named("B", Edit("train.py", 2, 1, 2, 1, "y = unknown\n", is_safe=True))
     found = with_safety("import torch\n", "train.py", [good, bad], lambda text: [bad])
     assert [f.is_corrected_safely for f in found] == [True, False]
+
+
+def test_set_epoch_is_safe_where_the_sampler_is_made_once_before_the_loop(tmp_path: Path) -> None:
+    text = BREAKS["epoch_of_a_sampler_that_does_not_exist_yet"].lstrip()
+    line = "    sampler = DistributedSampler(data)\n"
+    (tmp_path / "train.py").write_text(text.replace(line, "").replace("for epoch", f"{line.strip()}\nfor epoch"))
+    done = doctor("lint", "--diff", "train.py", cwd=tmp_path)
+    assert "+    sampler.set_epoch(epoch)" in done.stdout

@@ -57,6 +57,7 @@ def sampler_epoch_not_set(script: Script) -> Iterator[Finding]:
             loop = epochs(module)
             name = _sampler_name(module, call)
             if loop is not None:
+                edits = _epoch_set(module, loop, name)
                 yield point(
                     module,
                     call,
@@ -64,7 +65,7 @@ def sampler_epoch_not_set(script: Script) -> Iterator[Finding]:
                     f"{name}.set_epoch(epoch)",
                     label=f"the epoch stays 0 (loop in line {loop.lineno})",
                     fix=f"Call `{name}.set_epoch(epoch)` at the start of each epoch (line {loop.lineno}).",
-                    edits=_epoch_set(module, loop, name),
+                    edits=safe(edits) if _is_there(module, call, loop) else edits,
                 )
 
 
@@ -80,6 +81,16 @@ def _sampler_name(module: Module, call: ast.Call) -> str:
         makers = module.callers.get(function, [])
     kept = [p.targets[0] for m in makers if isinstance(p := module.index.parents[m], ast.Assign)]
     return f"{ast.unparse(kept[0])}.sampler" if len(makers) == len(kept) == 1 else "sampler"
+
+
+def _is_there(module: Module, call: ast.Call, loop: ast.For | ast.While) -> bool:
+    """Whether a name holds this sampler, and nothing else, in every run of the loop: made once, in the block of the loop."""
+    statement, index = module.index.statement(call), module.index
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
+    if not isinstance(target, ast.Name) or index.parents.get(statement) is not index.parents.get(loop):
+        return False
+    bound = module.names.bindings(target.id, index.scope(target))
+    return bound is not None and len(bound[1]) == 1 and statement.lineno < loop.lineno
 
 
 def _epoch_set(module: Module, loop: ast.For | ast.While, name: str) -> tuple[Edit, ...]:

@@ -11,7 +11,7 @@ from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, point, replace, safe
 from ddpdoctor.rules.script.script066_067_started_processes import start_method
-from ddpdoctor.rules.script.script_questions import argument, has_more, value
+from ddpdoctor.rules.script.script_questions import argument, has_more, names_in, value
 from ddpdoctor.scripts.interpreter.abstract_values import known
 from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
 from ddpdoctor.scripts.interpreter.simulated_job import one_node
@@ -164,6 +164,9 @@ def _other_than_world(module: Module, spawn: Spawn) -> Iterator[Finding]:
         return
     for call in module.calls("dist.init_process_group"):
         size = argument(call, None, "world_size")
+        tests = [p.test for p, _ in module.index.enclosing(call) if isinstance(p, ast.If)]
+        if any(names_in(test) & {a.arg for a in spawn.function.args.args} for test in tests):
+            continue  # only some of the processes join
         sizes = (
             {repr(RankEvaluator(module, one_node(n)[0]).value(size)) for n in (2, 4, 8)} if size is not None else set()
         )

@@ -32,6 +32,14 @@ def _npu(lines: Sequence[Line]) -> Record:
     return refused("npu-smi", _NOT_NVIDIA, lines)
 
 
+def _inspector(lines: Sequence[Line]) -> Record:
+    return refused("NCCL Inspector", "bandwidths of single collectives, which are not judged", lines)
+
+
+def _profiler(lines: Sequence[Line]) -> Record:
+    return refused("torch profiler", "a trace of one rank, which is not judged", lines)
+
+
 READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "smi_table": read_table,
     "smi_query": read_query,
@@ -60,6 +68,8 @@ READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "kubectl_node": read_kubectl_node,
     "fabric_manager": read_fabric_manager,
     "ibdiagnet": read_ibdiagnet,
+    "inspector": _inspector,
+    "profiler": _profiler,
     "rocm_smi": _rocm,
     "npu_smi": _npu,
 }

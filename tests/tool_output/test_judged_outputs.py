@@ -224,6 +224,13 @@ SICK = {
         1,
         "U D U",
     ),
+    "ibdiagnet": (
+        "-I- Stage                     Warnings   Errors     Comment\n"
+        "-I- Discovery                 0          0\n-I- Links Check               0          3\n",
+        "NET511",
+        None,
+        "Links Check",
+    ),
     "fabric manager": (outputs.FABRIC_MANAGER, "TOPO510", None, "failed to initialize NVSwitch"),
 }
 """By title: the text, the cause that must be found, the GPU, and a part of the line that the finding points at."""
@@ -312,6 +319,8 @@ def test_some_gpus_of_a_machine_are_not_all() -> None:
     ("text", "tool"),
     [
         ("============ ROCm System Management Interface ============\nGPU  Temp\n0    35.0c\n", "rocm-smi"),
+        ('{"header": {"rank": 0}, "coll_perf": {"coll": "AllReduce", "coll_busbw_gbs": 12.5}}\n', "NCCL Inspector"),
+        ('{"schemaVersion": 1, "traceEvents": [\n', "torch profiler"),
         ("| npu-smi 23.0.rc2                 Version: 23.0.rc2 |\n| 0     910B3 | OK |\n", "npu-smi"),
     ],
 )

@@ -260,6 +260,7 @@ class _Runner:
         self._budget = Budget() if budget is None else budget
         self._inside = inside or {}
         self._found = ImaginedRun(allocation=allocation)
+        self._variables: dict[int, ShellVariable] = {}
         self._others: dict[str, int] = {}
         self._written: dict[str, str | None] = dict(allocation.texts)
         self._group = 0
@@ -301,11 +302,18 @@ class _Runner:
             written=self._written,
             step=lambda argv: self._printed_by_step(argv, place),
         )
-        named = {name: ShellVariable(value, is_exported=True) for name, value in environ.items()}
+        named = {name: self._as_variable(value) for name, value in environ.items()}
         named["HOSTNAME"] = ShellVariable(Value(machine.host, varies=machine.varies), is_exported=True)
         shell = Shell(machine, self._budget, Variables(named, set(place.unset)))
         shell.folder = folder
         return shell
+
+    def _as_variable(self, value: Value) -> ShellVariable:
+        """The exported variable with this value: the same object for all tasks that get it."""
+        known = self._variables.get(id(value))
+        if known is None or known.value is not value:
+            known = self._variables[id(value)] = ShellVariable(value, is_exported=True)
+        return known
 
     def _printed_by_step(self, argv: Sequence[Value], place: Place) -> tuple[Value, int | None] | None:
         """What a job step of one task prints, such as `srun -N1 -n1 -w HOST hostname -i`; None: it is started."""
@@ -494,6 +502,9 @@ class _Runner:
         """srun, mpirun, jsrun and flux: the same command on hosts, with the variables of each task."""
         launcher = what.layer.launcher
         if launcher is LauncherKind.FLUX and not {word.text for word in what.words[1:2]} & {"run", "submit"}:
+            return
+        if len(self._found.launched) >= MOST_LAUNCHED:
+            self._budget.leave_out(command.origin, f"more than {MOST_LAUNCHED} processes")
             return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))

@@ -51,6 +51,19 @@ def rendezvous_differs_by_rank(script: Script) -> Iterator[Finding]:
         for call in module.calls("dist.init_process_group"):
             yield from _method(module, call)
             yield from _rank(module, call)
+            yield from _backend(module, call)
+        for call in module.calls("dist.PrefixStore"):
+            prefix = argument(call, 0, "prefix")
+            values = _values(module, prefix) if prefix is not None else None
+            if prefix is not None and values is not None:
+                yield point(
+                    module,
+                    prefix,
+                    f"the prefix of the store differs between ranks: {values[0]} and {values[1]}",
+                    "the same prefix on all ranks",
+                    label="each rank reads and writes other keys",
+                    fix="Pass the same prefix on all ranks.",
+                )
 
 
 def _addresses(module: Module) -> Iterator[Finding]:
@@ -108,6 +121,20 @@ def _method(module: Module, call: ast.Call) -> Iterator[Finding]:
             "the same init_method on all ranks",
             label="the ranks never meet at one address",
             fix="Pass the same init_method on all ranks.",
+        )
+
+
+def _backend(module: Module, call: ast.Call) -> Iterator[Finding]:
+    backend = argument(call, 0, "backend")
+    values = _values(module, backend) if backend is not None else None
+    if backend is not None and values is not None and all(isinstance(v, str) for v in values):
+        yield point(
+            module,
+            backend,
+            f"the backend differs between ranks: {values[0]} on rank 0 and {values[1]} on rank 1",
+            "the same backend on all ranks",
+            label="the ranks cannot communicate",
+            fix="Pass the same backend on all ranks.",
         )
 
 

@@ -30,5 +30,6 @@ def libuv_not_built_in() -> None:
 
     ## Source
     https://github.com/pytorch/pytorch/issues/139990; confirmed in https://github.com/kohya-ss/musubi-tuner/issues/100, where
-    USE_LIBUV=0 had no effect and one GPU without the launcher worked: in torch 2.13, TCPStore of static_tcp_rendezvous.py has use_libuv=True.
+    USE_LIBUV=0 had no effect and one GPU without the launcher worked: static_tcp_rendezvous.py of torch 2.13 makes a TCPStore
+    with the default use_libuv=True.
     """

@@ -112,7 +112,7 @@ def local_rank_dash_unrecognized(launch: Launch) -> Iterator[Finding]:
         if script is None or layer.given("use_env") is not None or not script.local_rank:
             continue
         passed = "--local-rank" if launch.version >= (2, 0) else "--local_rank"
-        if passed in script.local_rank:
+        if passed in script.local_rank or (script.ignores_unknown and "LOCAL_RANK" in script.reads):
             continue
         edits = _as_torchrun(line, layer) if "LOCAL_RANK" in script.reads else None
         word = layer.reading.script

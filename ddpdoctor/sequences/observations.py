@@ -513,7 +513,7 @@ def _aliased(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 def _checkpoints(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     """One path that several ranks of a node save to without a collective between them."""
     by_path: dict[tuple[int | None, str], list[tuple[Track, Record]]] = defaultdict(list)
-    for track in ranks:
+    for track in (t for t in ranks if t.rank is not None):
         for record in track.of_kind("save"):
             entry = by_path[track.node, str(record.get("path"))]
             if all(t is not track for t, _ in entry):
@@ -539,7 +539,7 @@ def _files(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     """One file that several ranks of a node open for writing without a collective between them."""
     saved = {str(r.get("path")) for t in ranks for r in t.of_kind("save")}
     by_path: dict[tuple[int | None, str], list[tuple[Track, Record]]] = defaultdict(list)
-    for track in ranks:
+    for track in (t for t in ranks if t.rank is not None):
         for record in track.of_kind("file"):
             if (
                 record.get("what") == "write"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,20 +56,27 @@ def lines(found: Finding) -> set[int]:
     }
 
 
-def left_over() -> list[str]:
-    found = []
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own for each rehearsal: others may run at the same time."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def left_over(temporary: Path) -> list[str]:
+    found = [str(each) for each in temporary.iterdir()]
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = each.read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if "ddpdoctor_rehearsal_" in text:
+        if str(temporary) in text:
             found.append(text)
     return found
 
 
 @pytest.mark.parametrize("path", [program(p) for p in PROGRAMS if header(p, "expect")])
-def test_sick(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sick(path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, *expected = (header(path, "expect") or "").split()
     before = {each.name: each.stat().st_mtime_ns for each in FOLDER.iterdir()}
     report = rehearsed(path, monkeypatch)
@@ -76,18 +84,18 @@ def test_sick(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found, [(f.code, f.message) for f in report.findings] + list(report.failures)
     assert {int(line) for line in expected} <= lines(found[0])
     assert report.exit_code(report.worst) == 1
-    assert left_over() == []
+    assert left_over(temporary) == []
     assert before == {each.name: each.stat().st_mtime_ns for each in FOLDER.iterdir()}
 
 
 @pytest.mark.parametrize("path", [program(p) for p in PROGRAMS if not header(p, "expect") and not header(p, "cannot")])
-def test_healthy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy(path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(os.listdir(FOLDER))
     report = rehearsed(path, monkeypatch)
     assert [(f.code, f.message) for f in report.findings] == []
     assert report.failures == ()
     assert report.verdict.value == "pass"
-    assert left_over() == []
+    assert left_over(temporary) == []
     assert sorted(os.listdir(FOLDER)) == before, "what the script writes is discarded"
 
 

@@ -11,6 +11,7 @@ import inspect
 import itertools
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -283,9 +284,9 @@ def watch() -> None:
 def _replace(name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(c10d, name)
     replacement = functools.wraps(original)(make(original))
-    setattr(c10d, name, replacement)
-    if hasattr(dist, name):
-        setattr(dist, name, replacement)
+    for module in [each for key, each in list(sys.modules.items()) if key.startswith("torch.")]:
+        if vars(module).get(name) is original:  # torch.distributed, and modules that have imported the name
+            setattr(module, name, replacement)
 
 
 def _bound(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def _report(event: str, args: tuple[Any, ...]) -> None:
         return
     if kind == "read" and (path.endswith((".py", ".pyc", ".so", ".json5")) or path.startswith(sys.prefix)):
         return
+    if event == "open" and os.path.isdir(path):
+        return  # a temporary file without a name
     at = frames_of_user()
     if not at:
         return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ddpdoctor.dumps.conflict import ranges
 from ddpdoctor.facts.rehearsal import CodePlace, Difference, DifferenceKind, RankEnd, Rehearsal, RehearsedCall, Side
 from ddpdoctor.findings import Evidence, Finding, Where
+from ddpdoctor.wording import counted
 
 __all__ = ["difference_findings", "file_of", "named_place", "rehearsed"]
 
@@ -62,7 +63,11 @@ def _words(rehearsal: Rehearsal, side: Side, kind: DifferenceKind) -> str:
         is_plural = len(side.ranks) > 1
         if side.state == "left":
             steps = {r.steps for r in rehearsal.ranks if r.rank in side.ranks}
-            after = f" after {steps.pop()} steps" if len(steps) == 1 and max(r.steps for r in rehearsal.ranks) else ""
+            after = (
+                f" after {counted(steps.pop(), 'step')}"
+                if len(steps) == 1 and max(r.steps for r in rehearsal.ranks)
+                else ""
+            )
             return f"{who} left{after}"
         if side.state == "elsewhere":
             return f"{who} {'are' if is_plural else 'is'} at {named_place(rehearsal, side.place)}"

@@ -407,7 +407,7 @@ def ordinal_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.BAD_ORDINAL,
-        lambda o, who: f"{who} use cuda:{o.values['index']}, but each node has {o.values['count']} GPUs",
+        lambda o, who: f"cuda:{o.values['index']} does not exist: each node has {o.values['count']} GPUs ({who})",
         label="no such GPU on this node",
         expected="the local rank",
     )

@@ -347,7 +347,7 @@ def second_init(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.SECOND_INIT,
-        lambda o, who: f"{who} call init_process_group a second time",
+        lambda o, who: f"init_process_group is called a second time ({who})",
         label="the default group exists already",
         expected="one call",
     )

@@ -133,7 +133,7 @@ def cpu_tensor(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.CPU_TENSOR,
-        lambda o, who: f"{who} pass a CPU tensor to {o.values['operation']}() of an nccl group",
+        lambda o, who: f"a CPU tensor is passed to {o.values['operation']}() of an nccl group ({who})",
         label="this tensor is on the CPU",
         expected="a tensor on the rank's GPU",
     )

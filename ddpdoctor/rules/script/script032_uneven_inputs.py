@@ -234,7 +234,7 @@ def uneven_loaders(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.UNEVEN_LOADERS,
-        lambda o, who: f"{who} have {o.values['least']} batches per epoch, others {o.values['most']}",
+        lambda o, who: f"{who}: {o.values['least']} batches per epoch; other ranks: {o.values['most']}",
         label="ranks with fewer batches leave the loop first",
         expected="as many batches on all ranks",
         severity=Severity.WARNING,

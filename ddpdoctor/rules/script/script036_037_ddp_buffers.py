@@ -270,7 +270,7 @@ def not_waited_for(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.NOT_WAITED,
-        lambda o, who: f"{who} never wait for {o.values['operation']}()",
+        lambda o, who: f"nothing waits for {o.values['operation']}() ({who})",
         label="nobody waits for this work",
         expected="work.wait()",
     )

@@ -201,7 +201,7 @@ def used_early(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.EARLY_READ,
-        lambda o, who: f"{who} use the tensor of an asynchronous {o.values['operation']}() before its wait()",
+        lambda o, who: f"the tensor of an asynchronous {o.values['operation']}() is used before its wait() ({who})",
         label="the result may not be there yet",
         expected="work.wait() first",
     )

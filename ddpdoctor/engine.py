@@ -91,9 +91,10 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             gap = _gap(facts, missing)
             outcome.skipped.append(Skipped(each.code, gap.reason, gap.why is Why.UNANSWERED))
             continue
+        found: list[Finding] = []
         try:
             arguments = {name: _section(facts, name) for name in (*each.needs, *each.wants)}
-            found = [_stamp(each, finding) for finding in dict.fromkeys(each.check(**arguments) or ())]
+            found.extend(_yielded(each, arguments))
         except CannotLook as skip:
             outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
         except Exception as error:  # a bug in one rule must not affect the others: it is reported as crashed
@@ -103,6 +104,22 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             if not found:
                 outcome.passed.append(each.code)
     return outcome
+
+
+def _yielded(each: Rule, arguments: dict[str, object]) -> list[Finding]:
+    """What a rule finds. What it found before it could not look any further stays found.
+
+    Raises:
+        CannotLook: it could not decide, and had found nothing.
+    """
+    found: dict[Finding, None] = {}
+    try:
+        for finding in each.check(**arguments) or ():
+            found.setdefault(finding)
+    except CannotLook:
+        if not found:
+            raise
+    return [_stamp(each, finding) for finding in found]
 
 
 def _explains(finding: Finding) -> bool:

@@ -176,6 +176,80 @@ def seen(kind: str, **fields: object) -> Job:
     return Job(2).say(1, kind, at=at(21), **fields)
 
 
+def sampled(shards: tuple[int, int] = (0, 1), seeds: tuple[int, int] = (0, 0)) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(
+            rank,
+            "loader",
+            loader=0,
+            sampler="torch.utils.data.distributed.DistributedSampler",
+            shuffles=True,
+            size=8,
+            replicas=2,
+            shard=shards[rank],
+            seed=seeds[rank],
+            at=at(12),
+        )
+    return job
+
+
+def valued(kind: str, key: str, *values: float) -> Job:
+    job = Job(2)
+    for rank, value in enumerate(values):
+        job.say(rank, kind, at=at(18), **{key: value})
+    return job
+
+
+def made(*paths: str) -> Job:
+    job = Job(2)
+    for rank, path in enumerate(paths):
+        job.say(rank, "file", what="os.mkdir", path=path, at=at(8), call=0)
+    return job
+
+
+def written(*ranks: int) -> Job:
+    job = Job(2)
+    for rank in ranks:
+        job.say(rank, "file", what="write", path="/job/results.json", at=at(8), call=0)
+    return job
+
+
+def listed(aliased: int) -> Job:
+    return Job(2).all("all_gather", 22, **{"in": tensor(2), "aliased": aliased})
+
+
+def ended(initialized: bool) -> Job:
+    job = Job(2, "nccl")
+    for rank in (0, 1):
+        job.say(rank, "left", how="end", initialized=initialized)
+    return job
+
+
+def worlds(size: int) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "joined", rank=0 if size == 1 else rank, world=size, backend="gloo", at=at(1))
+    return job
+
+
+def waiting(size: int) -> Job:
+    job = Job(2)
+    for track in job.comparison.tracks.values():
+        track.joining = {**(track.joining or {}), "world_given": size}
+        track.has_joined = False
+    return job
+
+
+def sent(waits: bool) -> Job:
+    job = Job(2)
+    number = job.call(0, "isend", 19, returns=False, p2p="send", peer=1, **{"async": True})
+    job.say(0, "begun", n=number)
+    if waits:
+        job.say(0, "wait", n=number).say(0, "waited", n=number)
+    return job.say(0, "left", how="end", unwaited=[number])
+
+
 RANDOM = "torch.utils.data.sampler.RandomSampler"
 SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
@@ -187,6 +261,25 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.TWO_DEVICES: (lambda: seen("devices", operation="linear", devices=["cpu", "cuda:0"]), lambda: Job(2)),
     Kind.SECOND_INIT: (lambda: seen("second_init"), lambda: Job(2)),
     Kind.REFUSED: (lambda: seen("refused", op="monitored_barrier"), lambda: Job(2)),
+    Kind.IDLE_OPTIMIZER: (
+        lambda: seen("idle").say(1, "step", count=1).say(0, "idle", at=at(21)).say(0, "step", count=1),
+        lambda: seen("idle").say(1, "step", count=2),
+    ),
+    Kind.DATA_PARALLEL: (lambda: seen("data_parallel", count=2), lambda: seen("data_parallel", count=1)),
+    Kind.SAME_SHARD: (lambda: sampled(shards=(0, 0)), lambda: sampled(shards=(0, 1))),
+    Kind.ORDERS_DIFFER: (lambda: sampled(seeds=(0, 1)), lambda: sampled(seeds=(7, 7))),
+    Kind.SPLIT_DIFFERS: (lambda: valued("split", "digest", 1, 2), lambda: valued("split", "digest", 1, 1)),
+    Kind.METRIC_DIFFERS: (
+        lambda: valued("plateau", "metric", 0.5, 0.25),
+        lambda: valued("plateau", "metric", 0.5, 0.5),
+    ),
+    Kind.FOLDERS_DIFFER: (lambda: made("/job/a", "/job/b"), lambda: made("/job/rank0", "/job/rank1")),
+    Kind.ALIASED: (lambda: listed(2), lambda: listed(0)),
+    Kind.NO_DESTROY: (lambda: ended(True), lambda: ended(False)),
+    Kind.WORLD_OF_ONE: (lambda: worlds(1), lambda: worlds(2)),
+    Kind.NOT_WAITED: (lambda: sent(waits=False), lambda: sent(waits=True)),
+    Kind.FILE_RACE: (lambda: written(0, 1), lambda: written(0)),
+    Kind.WORLD_NOT_FILLED: (lambda: waiting(3), lambda: waiting(2)),
     Kind.SWALLOWED: (lambda: seen("swallowed"), lambda: Job(2)),
     Kind.BAD_FORK: (lambda: seen("bad_fork"), lambda: Job(2)),
     Kind.BYPASSED: (lambda: seen("bypassed").say(1, "unsynchronized", at=at(30)), lambda: seen("bypassed")),

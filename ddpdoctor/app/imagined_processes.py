@@ -11,6 +11,7 @@ from ddpdoctor.collectors.launch import LocalFiles
 from ddpdoctor.collectors.launch_files import read_files
 from ddpdoctor.facts.job import Job, Process
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.facts.torchrun_options import NEWEST
 from ddpdoctor.launch.evaluator.jobs import processes_of_job
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.system.machine import this_machine
@@ -42,7 +43,7 @@ def imagined_processes(request: Request, paths: list[str], nodes: list[str], tor
     if launch is not None and launch.lines:
         job = job_of_launch(launch)
         shown.append(ShownJob("launch line", job.processes, _master(job)))
-    version = launch.version if launch is not None else (2, 13)
+    version = launch.version if launch is not None else NEWEST
     environ = this_machine(request.timeout or FILE_SECONDS).environ
     found = read_files(paths, environ, version, os.getcwd(), LocalFiles())
     for path, jobs in found.jobs.items():

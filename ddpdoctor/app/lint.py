@@ -102,7 +102,7 @@ def _check(request: Request, inputs: LintInputs) -> None:
     version = None if inputs.torch is None else version_of(inputs.torch)
     if inputs.torch is not None and (version is None or version < OLDEST):
         raise UsageError(
-            f"--torch {inputs.torch!r:.40}: expected a version such as 2.13 or 2.4.1, {OLDEST[0]}.{OLDEST[1]} or newer"
+            f"--torch {inputs.torch!r:.40}: expected a version such as 2.15 or 2.4.1, {OLDEST[0]}.{OLDEST[1]} or newer"
         )
     if not request.launch and not inputs.nodes and not inputs.files and request.facts is None:
         raise UsageError("nothing to judge: give FILEs, --node 'LINE', or a launch line after --")

@@ -54,8 +54,8 @@ def patch(
             failures.append(
                 f"{path}: {counted(left_out, 'part')} of the patch left out: lines with secrets; a terminal shows all"
             )
-        marks = "".join(f"# unsafe: {each.code} {_name(path)}:{each.where.line}\n" for each in corrected)
-        parts.append(f"{marks if unsafe and lines else ''}{''.join(lines)}".encode(encoding))
+        marks = [f"# unsafe: {each.code} {_name(path)}:{each.where.line}\n" for each in corrected if unsafe and lines]
+        parts.append("".join([*marks, *lines]).encode(encoding))
         count += len(corrected) if lines else 0
     return b"".join(parts), count, tuple(failures)
 

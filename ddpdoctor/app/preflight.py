@@ -17,6 +17,8 @@ from ddpdoctor.app.preflight_plan import (
     plan_of,
     rules_of_machine,
 )
+from ddpdoctor.app.request import UsageError
+from ddpdoctor.examined import CheckedSection, SectionState
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
 
@@ -68,7 +70,32 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
         facts = replace(facts, nodes=observed.verdict.nodes)
         lists.write(report, observed.verdict)
     report = _with_missing_probe(report, facts, plan)
-    return Preflight(_as_shown(report, facts, plan), facts, _detail(observed))
+    shown = _as_shown(report, facts, plan)
+    if options.has_rehearsal:
+        shown, facts = _with_rehearsal(shown, facts, plan)
+    return Preflight(shown, facts, _detail(observed))
+
+
+def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[Report, Facts]:
+    """The report with what a rehearsal of the launch command's script finds; without one, its section says why.
+
+    Raises:
+        UsageError: no launch command.
+    """
+    from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
+    from ddpdoctor.engine import retold
+
+    if plan.line is None:
+        raise UsageError("--rehearse needs a launch command: ddpdoctor check --rehearse -- torchrun …")
+    try:
+        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions())
+    except UsageError as error:
+        section = CheckedSection("rehearsal", "rehearsal", SectionState.SKIPPED, str(error))
+        return replace(report, sections=(*report.sections, section)), facts
+    merged = retold(report, rehearsed.findings)
+    sections = (*report.sections, replace(rehearsed.sections[0], area="rehearsal", title="rehearsal"))
+    merged = replace(merged, sections=sections, failures=(*merged.failures, *rehearsed.failures))
+    return merged, replace(facts, rehearsal=found.rehearsal)
 
 
 def _as_shown(report: Report, facts: Facts, plan: PreflightPlan) -> Report:

@@ -42,6 +42,8 @@ class PreflightOptions:
     """The two files for the names of good and bad nodes, as given."""
     is_quick: bool = False
     """Do not measure what each GPU computes and copies."""
+    has_rehearsal: bool = False
+    """Also rehearse the script of the launch command."""
 
 
 @dataclass(frozen=True)

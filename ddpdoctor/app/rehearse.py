@@ -79,7 +79,9 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
         hostname=socket.gethostname().partition(".")[0],
         rehearsal=rehearsal,
     )
-    report = examine(facts, rules, command="rehearse", started=started, failures=_failures(run, rehearsal))
+    report = examine(facts, rules, command="rehearse", started=started)
+    if report.worst is not Severity.ERROR or rehearsal.obstacle is not None:
+        report = replace(report, failures=_failures(run, rehearsal))
     report = replace(
         report,
         inputs=(ExaminedInput(world.script or world.module, "script", ranks=tuple(r.rank for r in rehearsal.ranks)),),

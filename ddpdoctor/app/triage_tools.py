@@ -24,18 +24,27 @@ TOOL_KINDS = (
     InputKind.NCCL_TESTS,
     InputKind.TOOL,
     InputKind.JSON,
+    InputKind.MANIFEST,
 )
 LOG_BYTES = 4 << 20
-"""How much of a log is searched for the output of tools: jobs call nvidia-smi first."""
+"""How much of a log, or of JSON or YAML, is searched for the output of tools: jobs call nvidia-smi first."""
+
+ALL_LOGS_BYTES = 256 << 20
+"""How much of all logs together is searched: ranks of one job call the same tools."""
 
 
 def examined_tools(log: Log, rules: Sequence[Rule], named: Iterable[str], deadline: float) -> ToolReport:
     """What the files of tools among the sources of a log show."""
     texts = []
+    left = ALL_LOGS_BYTES
     for source in log.sources:
         if source.kind in TOOL_KINDS or source.kind is InputKind.TEXT:
+            is_other = source.kind in (InputKind.TEXT, InputKind.JSON, InputKind.MANIFEST)
             is_log = source.kind is InputKind.TEXT
-            text, _ = tool_text(source.name, LOG_BYTES if is_log else MOST_BYTES, deadline)
+            if is_log and left <= 0:
+                continue
+            left -= min(source.size_bytes, LOG_BYTES) if is_log else 0
+            text, _ = tool_text(source.name, LOG_BYTES if is_other else MOST_BYTES, deadline, in_log=is_log)
             if text is not None:
                 texts.append((source.name, text))
     return examine_tool_files(texts, rules, named)

@@ -21,6 +21,7 @@ def check(
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Judge and probe this node alone.")] = False,
     join_timeout: JoinTimeout = 30.0,
     quick: Quick = False,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Also run the script on CPU for a few steps.")] = False,
     write_nodes: Annotated[
         str | None,
         typer.Option(
@@ -38,7 +39,7 @@ def check(
     from ddpdoctor.app.preflight import Detail, preflight
     from ddpdoctor.app.preflight_plan import PreflightOptions
 
-    result = preflight(request, PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes, quick))
+    result = preflight(request, PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes, quick, rehearse))
     if result.detail is Detail.NOTHING:
         return result.report.exit_code(request.fail_on.severity)
     if result.detail is Detail.ONE_LINE:

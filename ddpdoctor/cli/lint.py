@@ -19,7 +19,7 @@ def lint(
     request: Request,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]…", help="Scripts, notebooks, folders of them, sbatch files, manifests."),
+        typer.Argument(metavar="[FILE]…", help="Scripts, notebooks, folders of them, job files, manifests."),
     ] = None,
     node: Annotated[
         list[str] | None,
@@ -27,7 +27,7 @@ def lint(
     ] = None,
     torch: Annotated[
         str | None,
-        typer.Option("--torch", metavar="VERSION", help="Parse as this version of torch does, such as 2.13."),
+        typer.Option("--torch", metavar="VERSION", help="Parse as this version of torch does, such as 2.15."),
     ] = None,
     diff: Annotated[
         bool,

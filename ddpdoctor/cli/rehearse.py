@@ -17,7 +17,7 @@ def rehearse(
     steps: Annotated[
         int | None,
         typer.Option(
-            "--steps", metavar="N", min=1, help="Optimizer steps; default: 3, and more for 8 s if they are short."
+            "--steps", metavar="N", min=1, help="Optimizer steps; default: 3, and more for 5 s if they are short."
         ),
     ] = None,
     seconds: Annotated[

@@ -97,9 +97,9 @@ def read_text(
 
 
 def may_hold_launches(path: str) -> bool:
-    """A quick check whether a file in a folder is a shell script or a manifest with a launch."""
+    """A quick check whether a file in a folder is a shell script, a manifest or another task file with a launch."""
     is_manifest = path.endswith((".yaml", ".yml"))
-    is_named = is_manifest or _SHELL_NAME.search(path) is not None
+    is_named = is_manifest or _SHELL_NAME.search(path) is not None or _DOCKERFILE.search(path) is not None
     if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
         return False
     try:
@@ -110,7 +110,9 @@ def may_hold_launches(path: str) -> bool:
             text = head + file.read(MAX_BYTES - HEAD_BYTES)
     except OSError:
         return False
-    return b"\0" not in text and (b"kind:" in text if is_manifest else _LAUNCHES.search(text) is not None)
+    has_launch = _LAUNCHES.search(text) is not None
+    is_task = has_launch and re.search(rb"(?m)^(?:run|services):", text) is not None  # of SkyPilot or Compose
+    return b"\0" not in text and (b"kind:" in text or is_task if is_manifest else has_launch)
 
 
 def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:

@@ -1,4 +1,4 @@
-"""What a Flight Recorder dump means: the data of torch 2.2 to 2.13, pickled or JSON, of NCCL, Gloo and others, as one `Dump`.
+"""What a Flight Recorder dump means: the data of torch 2.2 to 2.15, pickled or JSON, of NCCL, Gloo and others, as one `Dump`.
 
 Source: torch/csrc/distributed/c10d/FlightRecorder.hpp (2.13, "2.10") and TraceUtils.h (until 2.6). Fields came and went:
 `seq_id` became `collective_seq_id` and `p2p_seq_id`, a group was a number, a name, a pair; JSON writes 0 for no time and
@@ -25,7 +25,7 @@ NOT_DUMPS = (
 """What data is that is something else."""
 MOST_ENTRIES = 1_000_000
 MOST_SIZES = 64
-_PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+)")
+_PEERS = re.compile(r"(send|recv) ?(\d+) ?(?:->|<-) ?(\d+|\?)")
 
 
 SIZES_AND_TYPES = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
@@ -217,7 +217,7 @@ def _shape(
         _numel(inputs),
         _numel(outputs),
         ", ".join(dict.fromkeys(types)),
-        int(peers[3]) if peers else None,
+        int(peers[3]) if peers and peers[3] != "?" else None,
     )
 
 

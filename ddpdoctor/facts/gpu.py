@@ -73,6 +73,8 @@ class Gpu(Section):
     """None where the kernel log cannot be read: that needs root."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """Results of DCGM in a file; ddpdoctor does not run DCGM."""
+    is_snapshot: bool = False
+    """The facts are from the output of nvidia-smi, which shows one moment: nothing was sampled twice."""
     no_device: bool = False
     """nvidia-smi printed `No devices were found`: the driver is loaded and has no GPU."""
     other_accelerators: tuple[str, ...] = ()

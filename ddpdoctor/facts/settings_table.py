@@ -44,14 +44,20 @@ TORCH_CPP_LOG_LEVEL text - # how much the C++ side of torch logs
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE text - # 1: rank 0 hosts its own store under c10d
 TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK text -
 TORCH_DISTRIBUTED_DEBUG word:OFF|INFO|DETAIL - # OFF, INFO or DETAIL checks of every collective
+TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P text - # torch 2.14 only
+TORCH_DISTRIBUTED_PIPELINE_PER_EDGE_P2P text - # since torch 2.15
 TORCH_DISTRIBUTED_USE_TORCHCOMMS text -
 TORCH_DIST_INIT_BARRIER text - # 1: a barrier at the end of init_process_group
+TORCH_DIST_NAN_CHECK boolean - # since torch 2.14; 1: check the inputs of collectives for NaN
+TORCH_DIST_USE_NCCL2 text - # which NCCL backend `nccl` is: 1 the new one (torch 2.14), 0 the old one (2.15)
 TORCH_ELASTIC_SHUTDOWN_TIMEOUT text - # seconds between the agent's signal and SIGKILL
 TORCH_ELASTIC_WORKER_IDENTICAL text - # 1: agents assume equal process counts and skip the exchange
 TORCH_FR_BUFFER_SIZE integer - # collectives that the Flight Recorder keeps
 TORCH_FR_CPP_STACK boolean -
 TORCH_FR_DUMP_DYNAMIC_FILE_NAME text -
+TORCH_FR_DUMP_ON_TIMEOUT boolean - # since torch 2.15; 1: write a Flight Recorder dump at a timeout
 TORCH_FR_DUMP_TEMP_FILE text - # where Flight Recorder dumps go
+TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC integer - # since torch 2.15
 TORCH_GLOO_LAZY_INIT boolean -
 TORCH_INCLUDE_ONLY_ACTIVE text -
 TORCH_INCLUDE_STACK_TRACE text -
@@ -77,6 +83,7 @@ TORCH_NCCL_PROPAGATE_ERROR boolean -
 TORCH_NCCL_RANKS_PER_ROOT integer -
 TORCH_NCCL_RETHROW_CUDA_ERRORS boolean -
 TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING boolean -
+TORCH_NCCL_TEARDOWN_ON_TIMEOUT boolean - # since torch 2.15
 TORCH_NCCL_TRACE_BUFFER_SIZE integer - # collectives that the Flight Recorder keeps (old name)
 TORCH_NCCL_TRACE_CPP_STACK boolean -
 TORCH_NCCL_USE_COMM_NONBLOCKING text -

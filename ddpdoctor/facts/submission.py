@@ -43,7 +43,8 @@ class Task:
     `withheld` are variables that the file sets and a launcher does not pass on, with the place and the name of what drops
     them; `missed` are those that a text around it expands. `ranks` is how many ranks it starts, `slots` are the hosts and
     GPUs of a host file that it reads, `active` how many GPUs of each host it uses. `varying` are the words that differ in
-    each job of an array, by their index. `set_at` is where the file sets variables of its environment.
+    each job of an array, by their index. `of_process` are those that were made of
+    something that differs per process, such as SLURM_PROCID. `set_at` is where the file sets variables of its environment.
     """
 
     line: LaunchLine
@@ -61,6 +62,7 @@ class Task:
     slots: dict[str, int] | None = None
     active: dict[str, int] | None = None
     varying: tuple[int, ...] = ()
+    of_process: tuple[int, ...] = ()
     script: StartedScript | None = None
     set_at: dict[str, Mark] = field(default_factory=dict)
 

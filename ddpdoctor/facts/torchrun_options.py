@@ -13,7 +13,7 @@ Version = tuple[int, int]
 
 OLDEST: Version = (1, 10)
 """The first torch that has torchrun with these options."""
-NEWEST: Version = (2, 13)
+NEWEST: Version = (2, 15)
 """The newest torch that the table was compared with. A newer one is read from its own source."""
 
 
@@ -21,8 +21,8 @@ NEWEST: Version = (2, 13)
 class Option:
     """One option of a launcher. `flags` are its spellings in the order of the parser (the order of error messages).
 
-    `kind` is `str`, `int`, `float`, `list` (a comma list) or `flag` (takes no value). `default` is the parser's
-    value when neither the line nor the environment sets it. `from_env`: PET_<DEST> sets a default.
+    `kind` is `str`, `int`, `float`, `list` (a comma list), `flag` (takes no value) or `help` (prints and ends the launcher).
+    `default` is the parser's value when neither the line nor the environment sets it. `from_env`: PET_<DEST> sets a default.
     """
 
     dest: str
@@ -69,6 +69,7 @@ _TABLE = (
     _option("log_dir"),
     _option("redirects", default="0", short="-r"),
     _option("tee", default="0", short="-t"),
+    _option("log_line_prefix_template", default="", since=(2, 14)),
     _option("local_ranks_filter", default="", since=(2, 3)),
     _option("duplicate_stdout_filters", "list", since=(2, 10)),
     _option("duplicate_stderr_filters", "list", since=(2, 10)),
@@ -87,6 +88,7 @@ _TABLE = (
     _option("signals_to_handle", default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", since=(2, 10)),
     _option("shutdown_timeout", "int", since=(2, 12)),
     _option("virtual_local_rank", "flag", since=(2, 10)),
+    Option("print_completion", _both("print_completion"), "help", from_env=False, since=(2, 14)),
 )
 _USE_ENV = Option("use_env", _both("use_env"), "flag", from_env=False)
 
@@ -122,6 +124,6 @@ def _as_of(option: Option, version: Version) -> Option:
 
 
 def version_of(text: str) -> Version | None:
-    """Major and minor of `2.13.0+cu130` or `2.9`, None when it is not a version."""
+    """Major and minor of `2.15.0+cu130` or `2.9`, None when it is not a version."""
     match = re.match(r"v?(\d+)\.(\d+)(?![\d])", text.strip())
     return (int(match[1]), int(match[2])) if match else None

@@ -144,13 +144,14 @@ PET_OPTIONS = {
     "PET_LOG_DIR": "--log-dir",
     "PET_REDIRECTS": "--redirects",
     "PET_TEE": "--tee",
+    "PET_LOG_LINE_PREFIX_TEMPLATE": "--log-line-prefix-template",
     "PET_LOCAL_RANKS_FILTER": "--local-ranks-filter",
     "PET_DUPLICATE_STDOUT_FILTERS": "--duplicate-stdout-filters",
     "PET_DUPLICATE_STDERR_FILTERS": "--duplicate-stderr-filters",
     "PET_SIGNALS_TO_HANDLE": "--signals-to-handle",
     "PET_SHUTDOWN_TIMEOUT": "--shutdown-timeout",
 }
-"""The variables that torchrun (2.13) reads as defaults of its options: `PET_` and the option's name (argparse_util.py)."""
+"""The variables that torchrun (2.15) reads as defaults of its options: `PET_` and the option's name (argparse_util.py)."""
 
 FAMILIES = {
     "NCCL_": "a setting of NCCL",

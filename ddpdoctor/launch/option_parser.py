@@ -170,7 +170,7 @@ class _OptionParser:
         flag, value = found.flag, found.value
         while True:
             option = self.flags[flag]
-            if option is None:
+            if option is None or option.kind == "help":
                 self.is_help = True
                 return i + 1
             if option.kind != "flag":

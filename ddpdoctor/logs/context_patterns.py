@@ -56,6 +56,10 @@ CONTEXT_PATTERNS: dict[str, str] = {
     r"|unsupported GNU version",
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
     "nccl_warns": r"\bNCCL (?:WARN|ATTN) ",
+    "channel": r"\bChannel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[(?:send|receive)\] )?via "
+    r"(?P<via>(?:NET|SHM|direct shared)\b[^\n]{0,80}?)(?: comm 0x|$)",
+    "transport_offer": r"NVLS multicast support is available on dev|, type NVL/[A-Z]"
+    r"|(?P<rdma>NET/IB : Using \[0\]\S{1,80}:\d{1,3}/(?:IB|RoCE))",
     "nccl_hint": r"\bHINT: (?:In many|To confirm|See https|Default)",
     "nccl_diag": r"\bNCCL DIAG ",
     "nccl_reasons": r"Cuda failure (?:\d+ )?'|Proxy Call to rank \d+ failed",

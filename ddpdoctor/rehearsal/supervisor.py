@@ -30,6 +30,8 @@ RAISED_GRACE = 1.0
 """Seconds that the other ranks have after one raised: the same exception on all ranks is one finding."""
 STALLED = 1.0
 """Seconds without a record and without CPU time after which ranks that all wait are stuck."""
+JOINING = 8.0
+"""Seconds without CPU time after which no further process is expected to join."""
 HEAD, TAIL = 64 * 1024, 192 * 1024
 """Bytes of a rank's output that are kept, from its begin and its end."""
 STACK_SIGNAL = signal.SIGRTMAX - 3
@@ -77,6 +79,7 @@ class RehearsalRun:
     start_error: str = ""
     left: list[int] = field(default_factory=list)
     dropped: int = 0
+    starter_output: bytes = b""
 
 
 class _Output:
@@ -151,6 +154,7 @@ class _Rehearsal:
             self._selector.close()
         self._result.outputs = {index: output.content for index, output in self._outputs.items()}
         self._result.seconds = time.monotonic() - self._begun
+        self._result.starter_output = self._own_output.content
         self._result.dropped = sum(reader.dropped for reader in self._readers.values())
         return self._result
 
@@ -305,6 +309,8 @@ class _Rehearsal:
             return False  # not all have begun
         if self._first_raise is not None and (not active or now - self._first_raise > RAISED_GRACE):
             return all(track.is_blocked for track in active) or now - self._first_raise > 5 * RAISED_GRACE
+        if comparison.is_waiting_to_join and now - self._quiet_since > JOINING and self._is_idle():
+            return True
         if comparison.can_never_join and now - self._quiet_since > STALLED:
             return True
         if now - self._quiet_since > STALLED and self._is_idle():

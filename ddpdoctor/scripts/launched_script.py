@@ -56,6 +56,7 @@ def described(script: StartedScript, text: str) -> StartedScript:
         is_python=True,
         local_rank=tuple(flag for flag in options if flag in RANK_OPTIONS),
         local_rank_required=any(_requires_rank(call) for call in calls.named("add_argument")),
+        ignores_unknown=any(True for _ in calls.named("parse_known_args")),
         local_rank_used=any(n.attr == "local_rank" and isinstance(n.ctx, ast.Load) for n in attributes),
         spawns=starts and not {"RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"} & reads,
         reads=tuple(sorted(reads)),

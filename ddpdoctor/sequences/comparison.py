@@ -343,15 +343,23 @@ class Comparison:
     def can_never_join(self) -> bool:
         """Whether all processes are joining, and what they passed cannot make one world."""
         waiting = [t for t in self.tracks.values() if t.joining is not None and not t.is_done]
-        if self.expected is None or len(waiting) < self.expected or all(t.has_joined for t in waiting):
-            return False
         joining = [t.joining or {} for t in waiting]
+        sizes = [r["world_given"] for r in joining if isinstance(r.get("world_given"), int)]
+        expected = self.expected or max(sizes, default=0)
+        if not waiting or len(waiting) < expected or all(t.has_joined for t in waiting):
+            return False
         if any(len({str(r.get(key)) for r in joining}) > 1 for key in ("port", "method", "world_given", "backend")):
             return True
         given = [r["rank_given"] for r in joining if isinstance(r.get("rank_given"), int) and r["rank_given"] >= 0]
         size = joining[0].get("world_given")
         is_outside = isinstance(size, int) and 0 < size <= max(given, default=-1)
         return is_outside or len(set(given)) < len(given)
+
+    @property
+    def is_waiting_to_join(self) -> bool:
+        """Whether all ranks that are known wait for others to join."""
+        ranks = [t for t in self.ranks if not t.is_done]
+        return bool(ranks) and all(t.joining is not None and not t.has_joined for t in ranks)
 
     def _transfers_stalled(self, active: list[Track]) -> Difference | None:
         for track in active:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
 from ddpdoctor.sequences.records import Record, places_of
-from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track
+from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
 
 __all__ = ["observations"]
 
@@ -126,7 +126,10 @@ def _joins(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             shown = ", ".join(
                 f"{value} on rank {rank}" for rank, value in sorted(values.items(), key=lambda each: each[0] or 0)[:3]
             )
-            yield _of(Kind.JOINS_DIFFER, [t for t, _ in joining], joining[0][1], what=name, values=shown)
+            found = _of(Kind.JOINS_DIFFER, [t for t, _ in joining], joining[0][1], what=name, values=shown)
+            assigned = (r for t, _ in joining for r in t.of_kind("variable") if r.get("what") == name)
+            places = next((places_of(r.get("at")) for r in assigned), ())
+            yield replace(found, places=places, other=found.place) if places else found
             return
 
 
@@ -137,6 +140,15 @@ def _outside(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         if isinstance(given, int) and isinstance(size, int) and 0 < size <= given:
             yield _of(Kind.RANK_OUTSIDE, [track], track.joining or {}, rank=given, size=size)
             return
+
+
+def _not_filled(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """Processes that wait for more ranks than were started."""
+    waiting = [t for t in ranks if t.joining is not None and not t.has_joined]
+    sizes = {(t.joining or {}).get("world_given") for t in waiting}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if waiting and len(waiting) == len(ranks) and isinstance(size, int) and len(waiting) < size:
+        yield _of(Kind.WORLD_NOT_FILLED, waiting, waiting[0].joining or {}, size=size, count=len(waiting))
 
 
 def _bad_forks(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -163,6 +175,52 @@ def _is_of_rank(paths: dict[int, str]) -> bool:
     return len({path.replace(str(rank), "#") for rank, path in paths.items()}) == 1 or all(
         str(r) in p for r, p in paths.items()
     )
+
+
+def _idle(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """Optimizers whose parameters have no gradients in any step, although there are backward passes."""
+    if any(len(t.of_kind("idle")) < t.steps for t in ranks):
+        return
+    yield from _each_first(ranks, "idle", Kind.IDLE_OPTIMIZER)
+
+
+def _data_parallel(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """DataParallel over several GPUs, in a world of several ranks."""
+    if len(ranks) > 1 and any(
+        isinstance(r.get("count"), int) and r["count"] > 1 for t in ranks for r in t.of_kind("data_parallel")
+    ):
+        yield from list(_each_first(ranks, "data_parallel", Kind.DATA_PARALLEL))[:1]
+
+
+def _shards(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """DistributedSamplers at one line of which several ranks have one shard, or that shuffle with different seeds."""
+    by_place: dict[object, list[tuple[Track, Record]]] = defaultdict(list)
+    for track in ranks:
+        for loader in track.of_kind("loader"):
+            if "DistributedSampler" in str(loader.get("sampler")) and track.has_joined:
+                by_place[places_of(loader.get("at"))[:1], loader.get("loader")].append((track, loader))
+    for entries in by_place.values():
+        record = entries[0][1]
+        if (
+            len(entries) < 2
+            or len({r.get("replicas") for _, r in entries}) > 1
+            or len({r.get("size") for _, r in entries}) > 1
+        ):
+            continue
+        shards = [r.get("shard") for _, r in entries]
+        if record.get("replicas") == len(ranks) == len(entries) and len(set(shards)) < len(shards):
+            tracks = [t for t, r in entries if shards.count(r.get("shard")) > 1 and r.get("shard") == shards[0]]
+            yield _of(
+                Kind.SAME_SHARD, tracks or [entries[0][0]], record, shard=shards[0], replicas=record.get("replicas")
+            )
+            return
+        seeds = {t.rank: r.get("seed") for t, r in entries}
+        if record.get("shuffles") is True and len(set(seeds.values())) > 1:
+            shown = ", ".join(
+                f"{seed} on rank {rank}" for rank, seed in sorted(seeds.items(), key=lambda each: each[0] or 0)[:3]
+            )
+            yield _of(Kind.ORDERS_DIFFER, [t for t, _ in entries], record, values=shown)
+            return
 
 
 def _second_init(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -315,12 +373,28 @@ def _trains_with_steps(ranks: Sequence[Track]) -> bool:
     return all(track.steps > 0 for track in ranks)
 
 
-def _synchronizes(ranks: Sequence[Track]) -> bool:
-    """Whether gradients were synchronized at all: any collective after the first backward pass of a step."""
-    return any(
-        call.operation in ("backward", "all_reduce", "reduce_scatter_tensor", "all_reduce_coalesced")
-        for t in ranks
-        for call in t.calls.values()
+def _is_averaged(ranks: Sequence[Track], shapes: object) -> bool:
+    """Whether the script reduces a tensor for each parameter: it averages the gradients itself."""
+    reduced = [
+        str(list(shape))
+        for t in ranks[:1]
+        for c in t.calls.values()
+        if "all_reduce" in c.operation
+        for _, shape, _ in c.tensors()
+    ]
+    wanted = [str(shape) for shape in shapes] if isinstance(shapes, list) else []
+    return bool(wanted) and all(shape in reduced for shape in wanted)
+
+
+def _is_alone(ranks: Sequence[Track]) -> bool:
+    """Whether no rank ever exchanged more than single numbers and objects: each one trains by itself."""
+    calls = (call for track in ranks for call in track.calls.values())
+    return all(
+        not call.direction
+        and call.operation not in ("backward", "forward")
+        and all(numel(shape) <= 1 for _, shape, _ in call.tensors())
+        for call in calls
+        if call.operation != "DistributedDataParallel"
     )
 
 
@@ -340,7 +414,10 @@ def _parameters(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         is_wrapped = bool(first.get("wrapped"))
         if is_wrapped and not wrapped:
             continue  # parameters beside the wrapped model may be local
-        kind = Kind.PARAMETERS_DIFFER if is_wrapped or _synchronizes(ranks) else Kind.NOT_WRAPPED
+        is_averaged = not is_wrapped and _is_averaged(ranks, first.get("shapes"))
+        if not is_wrapped and not is_averaged and not _is_alone(ranks):
+            return  # the ranks may have parts of one model
+        kind = Kind.PARAMETERS_DIFFER if is_wrapped or is_averaged else Kind.NOT_WRAPPED
         name = first["names"][wrapped[0]] if wrapped else None
         count = f"{len(different)} of {len(first['sums'])}"
         yield _of(
@@ -539,8 +616,12 @@ _LOOKS = (
     _aliased,
     _joins,
     _outside,
+    _not_filled,
     _bad_forks,
     _folders,
+    _idle,
+    _data_parallel,
+    _shards,
     _bypassed,
     _unsynchronized,
     _splits,

@@ -9,7 +9,7 @@ from typing import Any
 from ddpdoctor.facts.rehearsal import CodePlace, RankEnd, RehearsedCall
 from ddpdoctor.sequences.records import Record, places_of
 
-__all__ = ["WORLD", "MadeCall", "Track", "members_of"]
+__all__ = ["WORLD", "MadeCall", "Track", "members_of", "numel"]
 
 WORLD = "world"
 

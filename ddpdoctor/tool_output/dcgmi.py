@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ddpdoctor.tool_output.record import Line, Record, Said
+from ddpdoctor.tool_output.record import Card, Line, Record, Said
 
-__all__ = ["read_diag", "read_diag_json", "read_health"]
+__all__ = ["read_diag", "read_diag_json", "read_health", "read_nvlink"]
 
 _ROW = re.compile(r"\s*[|+](.{1,60}?)[|+](.*?)[|+]?\s*$")
 _RESULT = re.compile(r"(Pass|Fail|Warn|Skip)\b(?: - (.*))?", re.I)
@@ -18,6 +18,8 @@ _ENTITY = re.compile(r"\bGPU ?(?:ID:? )?(\d{1,2})\b", re.I)
 _DETAILS = ("warning", "error", "info", "")
 _WORST = ("fail", "warn", "skip", "pass")
 LONGEST = 400
+FULL_ROW = 45
+"""The least length of a row of text that is broken inside a word."""
 DEEPEST = 12
 
 
@@ -37,7 +39,8 @@ def read_diag(lines: Sequence[Line]) -> Record:
         found = _RESULT.match(text)
         if name.lower() in _DETAILS:
             if current is not None and text:
-                current["text"] = (current["text"] + (" " if name and current["text"] else "") + text)[:LONGEST]
+                # A row that is not full ended with a space, which the table does not show.
+                current["text"] = f"{current['text']}{text}{' ' * (len(text) < FULL_ROW)}"[:LONGEST]
             elif name.lower() == "error" and text:
                 current = _result("Deployment", "fail", "", text, number)
                 results.append(current)
@@ -78,6 +81,8 @@ def _settled(record: Record, results: list[dict[str, Any]]) -> Record:
     for result in results:
         if not result["gpus"] and result["status"] in ("fail", "warn"):
             result["gpus"] = _gpus(result["text"])
+    for result in results:
+        result["text"] = " ".join(result["text"].split())
     kept = [{name: value for name, value in result.items() if name != "line"} for result in results]
     if kept:
         for index, result in enumerate(results):
@@ -182,3 +187,22 @@ def read_health(lines: Sequence[Line]) -> Record:
     # The overall result repeats the worst of the others.
     parts = [each for each in results if not each["test"].startswith("Overall")] or results
     return _settled(record, [each for each in parts if each["status"] != "pass"] or results[:1])
+
+
+_GPU_ID = re.compile(r"\s*gpuId (\d{1,2}):\s*$")
+_STATES = re.compile(r"\s*((?:[UDX_] ?){1,36})\s*$")
+
+
+def read_nvlink(lines: Sequence[Line]) -> Record:
+    """The record of `dcgmi nvlink --link-status`: one letter per link. Disabled and unsupported links are left out."""
+    record = Record("dcgmi nvlink")
+    for number, line in lines:
+        gpu, states = _GPU_ID.match(line), _STATES.match(line)
+        if gpu is not None:
+            record.cards.append(Card(number, index=int(gpu[1])))
+        elif states is not None and record.cards and not record.cards[-1].links:
+            for link, state in enumerate(states[1].split()):
+                if state in "UD":
+                    record.cards[-1].links[link] = {"is_active": Said(state == "U", number)}
+    record.about = f"{len(record.cards)} GPU{'' if len(record.cards) == 1 else 's'}"
+    return record

@@ -189,10 +189,13 @@ class _Builder:
             }
         ordered = sorted(zip(indices, self._cards, strict=True), key=lambda each: each[0])
         devices, nodes = self._tree.setdefault("gpu", {}), self._tree.setdefault("topo", {})
+        devices["is_snapshot"] = True
         devices["devices"] = [self._device(index, card) for index, (card, _) in ordered]
         told = [(index, card) for index, (card, _) in ordered if card.node or card.links or card.index is not None]
         nodes["gpus"] = [self._node(index, card) for index, card in told]
-        self._places["gpu.devices"] = self._places["topo.gpus"] = FilePlace(ordered[0][1][1], ordered[0][1][0].line)
+        self._places["gpu.is_snapshot"] = self._places["gpu.devices"] = self._places["topo.gpus"] = FilePlace(
+            ordered[0][1][1], ordered[0][1][0].line
+        )
         self._places.setdefault("gpu.nvml_error", self._places["gpu.devices"])
         if self._pairs:
             nodes["pairs"] = [
@@ -246,7 +249,8 @@ class _Builder:
             own.pop("links", None)
             own["links"] = links
             down = next((link["index"] for link in links if not link["is_active"]), links[0]["index"])
-            self._places[f"{path}.links"] = self._places.get(f"{id(card)}[{down}]", whole)
+            said = self._places.get(f"{id(card)}.all_links_down", whole)
+            self._places[f"{path}.links"] = self._places.get(f"{id(card)}[{down}]", said)
         for link in links:
             place = self._places.get(f"{id(card)}[{link['index']}]", whole)
             for each in link:

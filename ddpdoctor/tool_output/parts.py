@@ -19,7 +19,7 @@ _ANCHORS = {
     "smi_query": r"[ \t]*=+NVSMI LOG=+",
     "smi_xml": r"[ \t]*<nvidia_smi_log>",
     "smi_topo": r"(?:\x1b\[4m)?[ \t]*(?:\x1b\[4m)?GPU\d+[ \t]+(?:GPU\d+|NIC\d+|mlx\d_\d+|CPU Affinity)",
-    "smi_list": r"[ \t]*GPU \d+: .{1,80} \(UUID: (?:GPU|MIG)-",
+    "smi_list": r"[ \t]*GPU \d+: .{1,80} \(UUID: ",
     "smi_csv": r"(?:timestamp|index|name|gpu_name|uuid|gpu_uuid|pci\.bus_id|gpu_bus_id|driver_version|count|serial)"
     r"(?:,| \[)[^\n]*[a-z]",
     "smi_failure": r"(?:NVIDIA-SMI has failed|Failed to initialize NVML: |No devices were found"
@@ -28,7 +28,7 @@ _ANCHORS = {
     "ibstatus": r"[ \t]*Infiniband device '\w+' port \d+ status",
     "ibv_devinfo": r"[ \t]*hca_id:[ \t]",
     "dcgmi_diag": r"[ \t]*\| Diagnostic +\| Result",
-    "dcgmi_json": r'[^\n]{0,200}"DCGM (?:GPU )?Diagnostic"',
+    "dcgmi_json": r'[ \t{\'"(]*"DCGM (?:GPU )?Diagnostic"',
     "dcgmi_health": r"[ \t]*(?:\| )?Health Monitor Report",
     "lspci": _ADDRESS + r" [A-Z3][^\n]{2,80}: ",
     "nccl_tests": _MPI
@@ -40,18 +40,33 @@ _ANCHORS = {
     "ulimit": r"(?:core file size|data seg size|max locked memory|open files|max user processes)[ \t]+\([^)\n]*\)[ \t]+\S+",
     "scontrol_node": r"NodeName=\S+ ",
     "scontrol_job": r"JobId=\d+ ",
-    "kubectl_node": r"Name:[ \t]+\S+[ \t]*\nRoles:",
+    "kubectl_node": r"Name:[ \t]+\S+[ \t]*\nRoles:|[ \t]*(?:[Aa]llocatable|[Cc]apacity):[ \t]*$",
+    "dcgmi_nvlink": r"[ \t]*\|  ?NvLink Link Status",
     "fabric_manager": r"\[\w{3} \d\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]+[ \t]*\] \[tid \d+\]",
     "rocm_smi": r"=+ ROCm System Management Interface =+|[ \t]*\{?\"card0\": \{|GPU  NODE  |WARNING: AMD GPU device\(s\)",
     "npu_smi": r"[ \t]*\| npu-smi ",
     "ibdiagnet": r"Load Plugins from:\n[^\n]*ibdiagnet|-I- Stage +Warnings +Errors|Summary\n-I- ",
+    "inspector": r'[ \t]*\{"header":[^\n]{0,400}"coll_perf": ?\{',
+    "profiler": r'[ \t{]*"(?:schemaVersion": ?\d+,[^\n]{0,400}"traceEvents|traceEvents)": ?\[',
     "host_name": r"(?:[\w.-]+ \| (?:CHANGED|SUCCESS|FAILED)[^\n]*>>|-{8,}\n[A-Za-z][\w.-]*\n-{8,}$"
+    r"|(?:uname: )?Linux [\w.-]+ \d+\.\d+\.\d+\S* #"
     r"|\[?[\w.-]+@[\w.-]+[:  ][^\n]{0,60}[#$] )",
 }
-_ANCHOR = re.compile("|".join(f"(?P<{name}>^(?:{words}))" for name, words in _ANCHORS.items()), re.M)
+_ANCHOR = re.compile("|".join(f"(?P<{name}>{words})" for name, words in _ANCHORS.items()), re.M)
 _REPEATED = frozenset(
-    {"smi_list", "smi_failure", "ibstat", "ibstatus", "ibv_devinfo", "lspci", "ip_addr", "ulimit", "scontrol_node"}
-    | {"fabric_manager", "nccl_tests", "rocm_smi"}
+    {
+        "smi_list",
+        "kubectl_node",
+        "smi_failure",
+        "ibstat",
+        "ibstatus",
+        "ibv_devinfo",
+        "lspci",
+        "ip_addr",
+        "ulimit",
+        "scontrol_node",
+    }
+    | {"inspector", "fabric_manager", "nccl_tests", "rocm_smi"}
 )
 """Kinds whose first line is printed once per item: the parts that follow one another are one part."""
 LITERALS = (
@@ -84,16 +99,38 @@ LITERALS = (
     b"NodeName=",
     b"JobId=",
     b"Roles:",
+    b"llocatable:",
+    b"NvLink Link Status",
     b"[tid ",
     b"ROCm System",
     b'"card0"',
     b"npu-smi",
     b"ibdiagnet",
     b"-I- Stage",
+    b'"coll_perf"',
+    b'"traceEvents"',
     b"PATH=",
     b"HOME=",
 )
 """Every recognised output contains one of these."""
+IN_LOGS = (
+    b"| NVIDIA-SMI ",
+    b"NVSMI LOG",
+    b"<nvidia_smi_log>",
+    b"(UUID: GPU-",
+    b"\tGPU0\t",
+    b"GPU0    GPU1",
+    b"CA '",
+    b"hca_id:",
+    b"Infiniband device '",
+    b"| Diagnostic ",
+    b"out-of-place",
+    b"Health Monitor Report",
+    b"NodeName=",
+    b"locked memory ",
+    b"] [tid ",
+)
+"""What the output of a tool inside the log of a job contains: words that ordinary logs do not."""
 _PREFIXED = re.compile(r"([A-Za-z][\w.-]{0,62}): ?(.*)")
 LEAST_PREFIXED = 5
 PREFIXED_SHARE = 0.9
@@ -112,9 +149,14 @@ class ToolPart:
     host: str | None = None
 
 
-def may_be_tool_output(data: bytes) -> bool:
-    """Whether bytes can contain the output of a tool: a quick test before the text is searched line by line."""
-    return any(literal in data for literal in LITERALS)
+def may_be_tool_output(data: bytes, *, in_log: bool = False) -> bool:
+    """Whether bytes can contain the output of a tool: a quick test before the text is searched line by line.
+
+    Args:
+        data: the bytes of a file.
+        in_log: whether the file is the log of a job, which is searched only for what it is likely to contain.
+    """
+    return any(literal in data for literal in (IN_LOGS if in_log else LITERALS))
 
 
 def parts_of(text: str) -> tuple[ToolPart, ...]:
@@ -162,16 +204,17 @@ def _parts(lines: Sequence[Line], host: str | None) -> Iterator[ToolPart]:
 def _starts(lines: Sequence[Line]) -> Iterator[tuple[str, int, str]]:
     """The kind, the index of the first line, and the words of each beginning of a part."""
     text = "\n".join(line for _, line in lines)
-    index, seen = 0, 0
-    for found in _ANCHOR.finditer(text):
-        index += text.count("\n", seen, found.start())
-        seen = found.start()
-        yield found.lastgroup or "", index, found[0]
+    start = 0
+    for index, (_, line) in enumerate(lines):
+        found = _ANCHOR.match(text, start) if line else None
+        if found is not None:
+            yield found.lastgroup or "", index, found[0]
+        start += len(line) + 1
 
 
 def _name_in(words: str) -> str | None:
-    """The host in `gpu-07 | CHANGED | rc=0 >>`, in a banner of dshbak, or in a shell prompt."""
-    found = re.match(r"([\w.-]+) \| |-+\n([\w.-]+)\n|\[?[\w.-]+@([\w.-]+)", words)
+    """The host in `gpu-07 | CHANGED | rc=0 >>`, in a banner of dshbak, in the output of uname, or in a shell prompt."""
+    found = re.match(r"([\w.-]+) \| |-+\n([\w.-]+)\n|(?:uname: )?Linux ([\w.-]+) |\[?[\w.-]+@([\w.-]+)", words)
     return next((name for name in found.groups() if name), None) if found is not None else None
 
 

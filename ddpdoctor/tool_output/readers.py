@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ddpdoctor.tool_output.dcgmi import read_diag, read_diag_json, read_health
+from ddpdoctor.tool_output.dcgmi import read_diag, read_diag_json, read_health, read_nvlink
 from ddpdoctor.tool_output.infiniband import read_ibstat, read_ibstatus, read_ibv_devinfo
 from ddpdoctor.tool_output.lspci import read_lspci
 from ddpdoctor.tool_output.nccl_tests import read_nccl_tests
@@ -32,6 +32,14 @@ def _npu(lines: Sequence[Line]) -> Record:
     return refused("npu-smi", _NOT_NVIDIA, lines)
 
 
+def _inspector(lines: Sequence[Line]) -> Record:
+    return refused("NCCL Inspector", "bandwidths of single collectives, which are not judged", lines)
+
+
+def _profiler(lines: Sequence[Line]) -> Record:
+    return refused("torch profiler", "a trace of one rank, which is not judged", lines)
+
+
 READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "smi_table": read_table,
     "smi_query": read_query,
@@ -46,6 +54,7 @@ READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "dcgmi_diag": read_diag,
     "dcgmi_json": read_diag_json,
     "dcgmi_health": read_health,
+    "dcgmi_nvlink": read_nvlink,
     "lspci": read_lspci,
     "nccl_tests": read_nccl_tests,
     "nccl_topo": read_nccl_topology,
@@ -59,6 +68,8 @@ READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "kubectl_node": read_kubectl_node,
     "fabric_manager": read_fabric_manager,
     "ibdiagnet": read_ibdiagnet,
+    "inspector": _inspector,
+    "profiler": _profiler,
     "rocm_smi": _rocm,
     "npu_smi": _npu,
 }

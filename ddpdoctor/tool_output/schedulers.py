@@ -13,7 +13,9 @@ _WORD = re.compile(r"(\w+)=(\S*)")
 _REASON = re.compile(r"\s*Reason=(.*)$")
 _GPUS = re.compile(r"gpu(?::[\w.-]+)?[:=](\d{1,4})")
 _SECTION = re.compile(r"([A-Z][\w -]*):\s*(.*)$")
-_PAIR = re.compile(r"\s+(nvidia\.com/gpu):\s+(\d{1,4})")
+_PAIR = re.compile(r"\s+(nvidia\.com/gpu):\s+\"?(\d{1,4})\"?\s*$")
+_OF_YAML = re.compile(r"\s*(allocatable|capacity):\s*$")
+_HOST_LABEL = re.compile(r"\s+kubernetes\.io/hostname[:=]\s*([\w.-]+)")
 _CONDITION = re.compile(
     r"\s+(Ready|MemoryPressure|DiskPressure|PIDPressure|NetworkUnavailable|\w*(?:GPU|Gpu|Xid|XID|NVLink|Nvlink)\w*)\s+(True|False|Unknown)\s+(.*)$"
 )
@@ -58,13 +60,18 @@ def read_scontrol_job(lines: Sequence[Line]) -> Record:
 
 
 def read_kubectl_node(lines: Sequence[Line]) -> Record:
-    """The record of `kubectl describe node`: conditions, and GPUs that the node has and can give to pods."""
-    record = Record("kubectl describe node", about="conditions and resources")
+    """The record of `kubectl describe node` or of the node's YAML: conditions, and GPUs that it has and can give to pods."""
+    record = Record("kubectl", about="a node")
     section = ""
     gpus: dict[str, tuple[int, int]] = {}
     for number, line in lines:
         begins, pair, condition = _SECTION.match(line), _PAIR.match(line), _CONDITION.match(line)
-        if begins is not None:
+        yaml, label = _OF_YAML.match(line), _HOST_LABEL.match(line)
+        if label is not None:
+            record.host = record.host or label[1].partition(".")[0]
+        elif yaml is not None:
+            section = yaml[1].capitalize()
+        elif begins is not None:
             section = begins[1]
             if section == "Name" and record.host is None:
                 record.host = begins[2].strip().partition(".")[0]

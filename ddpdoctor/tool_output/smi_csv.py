@@ -79,6 +79,7 @@ _COUNTERS: dict[str, tuple[str, Reader]] = {
     "remapped_rows.failure": ("remap_failure", flag),
     "gpu_recovery_action": FIELDS["gpu recovery action"],
 }
+_RESETS = {"reset_status.reset_required": 1, "reset_status.drain_and_reset_recommended": 4}
 _IDENTITY = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
 _OF_MACHINE = ("driver_version",)
 _NAME = re.compile(r"\s*([\w.]+)(?: \[([\w %/]+)\])?\s*$")
@@ -122,9 +123,9 @@ def _names(cells: Sequence[str]) -> list[tuple[str, str]]:
     found = [_NAME.match(cell) for cell in cells]
     names = [(each[1].lower(), each[2] or "") for each in found if each is not None]
     known = (*_OF_QUERY, *_COUNTERS, *_IDENTITY, *_OF_MACHINE, "timestamp", "count", "driver_version")
-    is_table = len(names) == len(cells) > 1 and sum(n in known or bool(_REASON.match(n)) for n, _ in names) * 2 >= len(
-        names
-    )
+    is_table = len(names) == len(cells) > 1 and sum(
+        n in known or n in _RESETS or bool(_REASON.match(n)) for n, _ in names
+    ) * 2 >= len(names)
     return names if is_table else []
 
 
@@ -150,6 +151,11 @@ def _row(
 
 
 def _cell(card: Card, name: str, unit: str, text: str, line: int) -> None:
+    if name in _RESETS:
+        before = card.device.get("recovery_action")
+        if text in ("Yes", "No") and (before is None or not before.value):
+            card.device["recovery_action"] = Said(_RESETS[name] if text == "Yes" else 0, line)
+        return
     reason = _REASON.match(name)
     if reason is not None:
         bit = EVENT_BITS.get(_REASONS.get(reason[1], ""))

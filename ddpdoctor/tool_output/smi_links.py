@@ -16,7 +16,7 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _ROW = re.compile(r"\s*(GPU|NIC|mlx\d_)(\d{1,3})\s+(.*)$")
 _NV = re.compile(r"NV(\d{1,2})$")
 _NIC_NAME = re.compile(r"\s+(NIC\d+): (\S+)\s*$")
-_GPU = re.compile(r"\s*GPU (\d{1,3}): (.{1,80}?) \(UUID: (GPU-[0-9A-Za-z-]+)\)")
+_GPU = re.compile(r"\s*GPU (\d{1,3}): (.{1,80}?) \(UUID: ([^()]{0,60})\)")
 _LINK = re.compile(r"\s+Link (\d{1,2}): (?:([\d.]+) GB/s|(<?inactive>?))", re.I)
 _ERRORS = re.compile(r"\s+Link (\d{1,2}): (Replay|Recovery|CRC(?: FLIT)?) Errors: (\d{1,18})", re.I)
 _ALL_DOWN = re.compile(r"all links are in-?active", re.I)
@@ -103,7 +103,8 @@ def read_list(lines: Sequence[Line]) -> Record:
     for number, line in lines:
         gpu = _GPU.match(line)
         if gpu is not None:
-            card = Card(number, index=int(gpu[1]), uuid=gpu[3], device={"name": Said(gpu[2], number)})
+            uuid = gpu[3] if gpu[3].startswith("GPU-") else None
+            card = Card(number, index=int(gpu[1]), uuid=uuid, device={"name": Said(gpu[2], number)})
             if all(known.index != card.index for known in record.cards):
                 record.cards.append(card)
         elif record.cards:

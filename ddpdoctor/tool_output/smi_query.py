@@ -20,6 +20,10 @@ _ATTRIBUTE = re.compile(r'id="([^"]{1,40})"')
 DEEPEST = 12
 FABRIC_STATES = {"not started": 1, "in progress": 2, "completed": 3}
 HEALTH_SUMMARIES = {"healthy": 1, "unhealthy": 2, "limited capacity": 3}
+RESETS = {"gpu reset status/reset required": 1, "gpu reset status/drain and reset recommended": 4}
+"""The recovery actions that drivers before 565 print as two flags."""
+STATUSES = {"success": 0, "timeout": 10, "in use": 19, "insufficient resources": 23, "not ready": 27}
+"""The NVML codes of the texts that nvidia-smi prints for the status of a registration (nvml.h: nvmlReturn_t)."""
 UNKNOWN_STATUS = 999
 """NVML_ERROR_UNKNOWN, for a registration that failed with a text that is not translated here."""
 
@@ -90,14 +94,25 @@ def _tell(card: Card, path: str, text: str, line: int) -> None:
     elif path in SUMS:
         for name in SUMS[path]:
             _add(card, name, text, line)
+    elif path in RESETS:
+        _reset(card, RESETS[path], text, line)
     elif path.startswith("clocks event reasons/"):
-        _event(card, path.partition("/")[2], text, line)
+        _event(card, path.rpartition("/")[2], text, line)
     elif path.startswith("remapped rows/"):
         _bank(card, path.rpartition("/")[2], text, line)
     elif path.startswith("fabric"):
         _fabric(card, path.partition("/")[2], text, line)
     elif (code := absence_of(text)) is not None:
         _absent_below(card, path, code)
+
+
+def _reset(card: Card, action: int, text: str, line: int) -> None:
+    """`Reset Required : Yes` is the recovery action 1; both flags `No` are the action 0."""
+    word, before = text.strip().lower(), card.device.get("recovery_action")
+    if word == "yes" and (before is None or not before.value):
+        card.device["recovery_action"] = Said(action, line)
+    elif word == "no" and before is None:
+        card.device["recovery_action"] = Said(0, line)
 
 
 def _absent_below(card: Card, path: str, code: str) -> None:
@@ -147,7 +162,7 @@ def _fabric(card: Card, label: str, text: str, line: int) -> None:
         return
     told: dict[str, object] = fabric.value
     if label == "status":
-        told["status"] = 0 if word == "success" else UNKNOWN_STATUS
+        told["status"] = STATUSES.get(word, UNKNOWN_STATUS)
         card.node["fabric"] = Said(told, fabric.line if word == "success" else line)
     elif label == "cliqueid":
         told["clique"] = integer(text)

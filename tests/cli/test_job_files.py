@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,27 @@ def test_a_finding_says_how_to_get_the_corrected_file(tmp_path: Path) -> None:
     assert [(f["code"], f["fix_command"]) for f in report["findings"]] == [
         ("ENV030", "ddpdoctor lint --diff job.sbatch | patch -p1")
     ]
+
+
+HOSTILE = {
+    "anchors.yaml": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    + "kind: Job\nmetadata: {name: a}\nspec: *a39\n",
+    "deep.yaml": "kind: Job\nspec: " + "{a: " * 2_000 + "1" + "}" * 2_000,
+    "loops.sh": "while :; do for i in {1..9999}; do f() { f; f; }; f; done; done\ntorchrun train.py\n" * 20,
+    "doubling.sh": "A=xx\n" + "A=$A$A\n" * 60 + "torchrun --nproc-per-node=2 train.py $A\n",
+    "braces.sh": "torchrun train.py {a,b}{c,d}" + "{e,f}" * 40 + "\n",
+    "nested.sh": "if a; then\n" * 3_000 + "torchrun train.py\n" + "fi\n" * 3_000,
+    "steps.sbatch": "#SBATCH -N 64 --ntasks-per-node=8\n" + "srun python train.py &\n" * 40,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_ends_with_what_was_understood(name: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / name).write_text(HOSTILE[name])
+    started = time.process_time()
+    report = json.loads(inside("lint", name, "--format", "json", cwd=tmp_path).stdout)
+    assert time.process_time() - started < 20  # seconds; a bound against endless work, not a measurement
+    assert [each["error"] for each in report["crashed"] if each["code"] != "ddpdoctor"] == []
+    assert report["inputs"]

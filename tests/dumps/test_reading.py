@@ -187,3 +187,11 @@ def test_whatever_bytes_a_pickle_has_it_is_read_or_refused(content: bytes) -> No
         load(b"\x80\x02" + content)
     except ValueError:
         return
+
+
+def test_the_backend_of_torch_2_15_and_a_peer_that_is_not_known_are_read() -> None:
+    content = dump([call("all_reduce"), call("recv 3<-1")], groups={"0": [0, 1]})
+    for entry, name in zip(content["entries"], ("nccl2:all_reduce", "gloo:recv 3<-?"), strict=True):
+        entry["profiling_name"] = name
+    read = dump_of("rank_0", content)
+    assert [(each.op.name, each.op.peer) for each in read.calls()] == [("all_reduce", None), ("recv", None)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +25,8 @@ from ddpdoctor.launch.option_parser import read
 from ddpdoctor.system.machine import Machine, this_machine
 
 LINES = 20_000 if FULL else 2_000
-OPTIONS = torchrun_options(NEWEST)
+INSTALLED = version_of(metadata.version("torch")) or NEWEST
+OPTIONS = torchrun_options(INSTALLED)
 
 
 def _words(texts: list[str]) -> list[Word]:

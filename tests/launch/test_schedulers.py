@@ -270,3 +270,20 @@ def test_words_and_assignments_that_the_grammar_cuts_elsewhere_than_bash(text: s
     (launched,) = run(text).launched
     assert words(launched) == expected
     assert ("A" in launched.environ) is ("\\" in text)
+
+
+def test_a_folder_is_searched_for_task_files(tmp_path: Path) -> None:
+    wrong = SKY.replace("$SKYPILOT_NODE_RANK", "0")
+    texts = {
+        "task.yaml": wrong,
+        "compose.yml": COMPOSE,
+        "other.yaml": "run: echo\n",
+        "Dockerfile": "FROM x\nCMD torchrun t.py\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    report = json.loads(inside("lint", ".", "--format", "json", cwd=tmp_path).stdout)
+    assert {Path(each["path"]).name for each in report["inputs"] if each["understood"]} >= {"task.yaml", "compose.yml"}
+    assert [
+        (each["code"], Path(each["where"]["file"]).name) for each in report["findings"] if each["severity"] == "error"
+    ] == [("LAUNCH036", "task.yaml")]

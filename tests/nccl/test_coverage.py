@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_the_document_is_current() -> None:
     assert DOCUMENT.read_text() == COVERAGE.document(), "run: python tests/nccl/coverage.py > docs/nccl-coverage.md"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("each", NEWEST[::EACH], ids=lambda each: f"{each.function}-{abs(hash(each.text)) % 9973}")
+@pytest.mark.parametrize("each", NEWEST[::EACH], ids=lambda each: f"{each.function}-{crc32(each.text.encode())}")
 def test_a_failure_after_a_warning_is_named_or_quotes_it(each: object, tmp_path: Path) -> None:
     warning = COVERAGE.line_of(each)  # type: ignore[attr-defined]
     who = "node-01:1884:1899 [0]"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from machines import FIXTURES
 
-from ddpdoctor.app import request as requests
 from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
 from ddpdoctor.app.request import Request
 from ddpdoctor.findings import Finding, Report
@@ -44,7 +43,6 @@ def header(path: Path, key: str) -> str | None:
 
 def rehearsed(path: Path, monkeypatch: pytest.MonkeyPatch, **options: object) -> Report:
     monkeypatch.chdir(FOLDER)
-    monkeypatch.setattr(requests, "STARTED", __import__("time").monotonic())
     launch = shlex.split(header(path, "launch") or "")
     report, _ = rehearse_launch(Request(launch=tuple(launch)), RehearsalOptions(seconds=60, **options))  # type: ignore[arg-type]
     return report

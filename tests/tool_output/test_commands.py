@@ -90,10 +90,12 @@ def test_an_archive_of_several_hosts_is_read(tmp_path: Path) -> None:
 
 
 def test_a_compressed_bug_report_is_read(tmp_path: Path) -> None:
-    text = f"____ Start of NVIDIA bug report log file ____\nuname: Linux gpu-07\n{SICK}\n____\n{outputs.LSPCI}\n"
+    kernel = "a line of the kernel log\n" * 250_000
+    text = f"Start of NVIDIA bug report log file\nuname: Linux gpu-07 5.15.0-1 #1 SMP\n{kernel}{SICK}\n____\n{outputs.LSPCI}\n"
     (tmp_path / "nvidia-bug-report.log.gz").write_bytes(gzip.compress(text.encode()))
     _, report = report_of("triage", tmp_path / "nvidia-bug-report.log.gz")
     assert {"GPU023", "NET510"} <= set(codes(report))
+    assert {each["where"]["host"] for each in report["findings"] if each["code"] == "GPU023"} == {"gpu-07"}
 
 
 def test_names_that_lead_out_of_an_archive_are_left_out(tmp_path: Path) -> None:

@@ -67,6 +67,35 @@ SICK = {
         1,
         "Recovery Action",
     ),
+    "query: a repair is pending": (
+        smi_query(1).replace(
+            "        Volatile\n", "        Channel Repair Pending            : Yes\n        Volatile\n"
+        ),
+        "GPU501",
+        0,
+        "Channel Repair Pending",
+    ),
+    "query: a reset is required": (
+        smi_query(1).replace(
+            "GPU Recovery Action                   : None",
+            "GPU Reset Status\n        Reset Required                    : Yes",
+        ),
+        "GPU009",
+        0,
+        "Reset Required",
+    ),
+    "query: slowed down by heat": (
+        last(smi_query(), "HW Thermal Slowdown           : Not Active", "HW Thermal Slowdown           : Active"),
+        "GPU029",
+        1,
+        "HW Thermal Slowdown           : Active",
+    ),
+    "query: slowed down by the power brake": (
+        last(smi_query(), "HW Power Brake Slowdown       : Not Active", "HW Power Brake Slowdown       : Active"),
+        "GPU030",
+        1,
+        "HW Power Brake Slowdown       : Active",
+    ),
     "query: no spare rows": (
         last(smi_query(), "None                          : 0 bank(s)", "None                          : 1 bank(s)"),
         "GPU025",
@@ -113,6 +142,28 @@ SICK = {
     "csv: remapping pending": (outputs.SMI_CSV, "GPU024", 1, "GPU-00000001"),
     "topo: a GPU with fewer links": (topology(weak=5), "TOPO011", 5, "GPU5"),
     "nvlink: an inactive link": (nvlink_status(8, down=(3, 7)), "TOPO011", 3, "Link 7: <inactive>"),
+    "nvlink: links of the only GPU that is shown": (
+        nvlink_status(4, down=(3, 7)).partition("GPU 3")[1] + nvlink_status(4, down=(3, 7)).partition("GPU 3")[2],
+        "TOPO011",
+        3,
+        "Link 7: <inactive>",
+    ),
+    "nvlink: all links inactive": (
+        "GPU 6: NVIDIA A100-SXM4-80GB (UUID: GPU-6)\nNVML: Unable to retrieve NVLink information as all links are inactive\n",
+        "TOPO011",
+        6,
+        "all links are inactive",
+    ),
+    "query: the fabric has no resources": (
+        last(
+            smi_query(),
+            "Status                            : Success",
+            "Status                            : Insufficient Resources",
+        ),
+        "TOPO020",
+        1,
+        "Insufficient Resources",
+    ),
     "driver mismatch": (
         "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.90\n",
         "VERSION006",
@@ -160,6 +211,26 @@ SICK = {
     "env": (outputs.ENVIRONMENT, "ENV511", None, "NCCL_P2P_LEVEL=nvl"),
     "scontrol": (outputs.SCONTROL_NODE, "HOST510", None, "IDLE+DRAIN"),
     "kubectl": (outputs.KUBECTL_NODE, "HOST511", None, "nvidia.com/gpu:     7"),
+    "kubectl: the YAML of a node": (
+        'status:\n  allocatable:\n    cpu: "48"\n    nvidia.com/gpu: "0"\n  capacity:\n    nvidia.com/gpu: "16"\n',
+        "HOST511",
+        None,
+        'nvidia.com/gpu: "0"',
+    ),
+    "dcgmi nvlink beside the models": (
+        "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
+        f"|  NvLink Link Status  |\nGPUs:\n    gpuId 0:\n        {'U ' * 18}\n    gpuId 1:\n        U D {'U ' * 16}\n",
+        "TOPO011",
+        1,
+        "U D U",
+    ),
+    "ibdiagnet": (
+        "-I- Stage                     Warnings   Errors     Comment\n"
+        "-I- Discovery                 0          0\n-I- Links Check               0          3\n",
+        "NET511",
+        None,
+        "Links Check",
+    ),
     "fabric manager": (outputs.FABRIC_MANAGER, "TOPO510", None, "failed to initialize NVSwitch"),
 }
 """By title: the text, the cause that must be found, the GPU, and a part of the line that the finding points at."""
@@ -248,6 +319,8 @@ def test_some_gpus_of_a_machine_are_not_all() -> None:
     ("text", "tool"),
     [
         ("============ ROCm System Management Interface ============\nGPU  Temp\n0    35.0c\n", "rocm-smi"),
+        ('{"header": {"rank": 0}, "coll_perf": {"coll": "AllReduce", "coll_busbw_gbs": 12.5}}\n', "NCCL Inspector"),
+        ('{"schemaVersion": 1, "traceEvents": [\n', "torch profiler"),
         ("| npu-smi 23.0.rc2                 Version: 23.0.rc2 |\n| 0     910B3 | OK |\n", "npu-smi"),
     ],
 )

@@ -73,6 +73,24 @@ def test_what_nvidia_smi_could_not_read_is_absent_and_never_zero() -> None:
     assert device.absent["gsp_mode"] == "NOT_IN_FILES"
 
 
+def test_interfaces_and_limits_are_read_in_the_units_of_the_facts() -> None:
+    texts = (outputs.IP_ADDR, outputs.ULIMIT)
+    facts = facts_of("", [Sourced(record, "t") for text in texts for record in records_of(text)]).facts
+    assert facts.net is not None
+    assert facts.host is not None
+    shown = [(i.name, i.kind, i.is_running, i.mtu, [a.ip for a in i.addresses]) for i in facts.net.interfaces]
+    assert shown == [
+        ("lo", "loopback", True, 65536, ["127.0.0.1"]),
+        ("eth0", "physical", True, 9000, ["10.0.0.7", "fe80::5054:ff:fe12:3456"]),
+        ("ib0", "infiniband", False, 4092, []),
+    ]
+    limits = facts.host.limits
+    assert limits.locked_memory is not None
+    assert limits.stack is not None
+    assert limits.address_space is not None
+    assert (limits.locked_memory.soft, limits.stack.soft, limits.address_space.soft) == (65536, 8 << 20, -1)
+
+
 def test_a_gpu_in_several_files_is_one_gpu() -> None:
     texts = {"q": smi_query(2), "table": smi_table(2), "links": nvlink_status(2)}
     facts = facts_of("", [Sourced(record, name) for name, text in texts.items() for record in records_of(text)]).facts
@@ -188,4 +206,11 @@ def test_long_runs_take_linear_time(unit: str) -> None:
         '{"DCGM Diagnostic": ',
     ):
         records_of(head + unit * (200_000 // len(unit)))
+    assert time.monotonic() - started < 5 * SECONDS
+
+
+def test_a_kernel_log_of_some_megabytes_is_searched_in_seconds() -> None:
+    line = "Jan  5 10:11:12 gpu-07 kernel: [12345.678] something ordinary happened in device 0000:3b:00.0 value=12\n"
+    started = time.monotonic()
+    assert records_of(line * 40_000) == ()
     assert time.monotonic() - started < 5 * SECONDS

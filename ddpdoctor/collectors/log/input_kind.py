@@ -110,6 +110,8 @@ def _text_kind(head: bytes, name: str) -> InputKind:
 def _is_tool_output(head: bytes) -> bool:
     """Whether a text begins with the output of one of the tools without a kind of their own."""
     beginning = head[:TOOL_BYTES]
+    if b"NVIDIA bug report log" in beginning:
+        return True
     return may_be_tool_output(beginning) and bool(parts_of(beginning.decode("utf-8", "replace")))
 
 

@@ -187,13 +187,20 @@ MPIRUN = Syntax(
 )
 
 
-def _flags(names: str, *, takes: str = "str", short: dict[str, str] | None = None) -> tuple[Option, ...]:
+def _flags(
+    names: str, *, takes: str = "str", short: dict[str, str] | None = None, has_dashes: bool = True
+) -> tuple[Option, ...]:
+    """The options of a program that has no spelling with dashes unless `has_dashes`."""
     return tuple(
         Option(
             name,
             tuple(
                 dict.fromkeys(
-                    (*((short[name],) if short and name in short else ()), f"--{name}", "--" + name.replace("_", "-"))
+                    (
+                        *((short[name],) if short and name in short else ()),
+                        f"--{name}",
+                        *(("--" + name.replace("_", "-"),) if has_dashes else ()),
+                    )
                 )
             ),
             takes,
@@ -231,13 +238,18 @@ ACCELERATE = (
 ACCELERATE_PREFIXES = ("--megatron", "--fp8", "--parallelism", "--dynamo", "--fsdp", "--deepspeed")
 
 DEEPSPEED = (
-    *_flags("module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training", takes="flag"),
-    *_flags("bind_cores_to_rank", takes="flag"),
-    *_flags("num_nodes num_gpus num_accelerators master_port node_rank ssh_port", takes="int"),
-    *_flags("min_elastic_nodes max_elastic_nodes", takes="int"),
+    *_flags(
+        "module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training",
+        takes="flag",
+        has_dashes=False,
+    ),
+    *_flags("bind_cores_to_rank", takes="flag", has_dashes=False),
+    *_flags("num_nodes num_gpus num_accelerators master_port node_rank ssh_port", takes="int", has_dashes=False),
+    *_flags("min_elastic_nodes max_elastic_nodes", takes="int", has_dashes=False),
     *_flags(
         "hostfile include exclude master_addr launcher launcher_args enable_each_rank_log autotuning bind_core_list venv_script",
         short={"hostfile": "-H", "include": "-i", "exclude": "-e"},
+        has_dashes=False,
     ),
 )
 

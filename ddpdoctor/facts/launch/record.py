@@ -21,13 +21,13 @@ class StartedScript:
     """The training script of a line, with what matters for the line. None: not examined.
 
     `path` is where the launcher looks for it. `local_rank` are the spellings of the option that its parser declares.
-    `spawns`: it starts ranks itself (mp.spawn). `reads` are the variables of launchers and schedulers that it reads,
-    `sets` those that it assigns. `initialises`: it joins the process group through the environment, whatever starts
-    it. `declares` are the options of its own parser, `similar` an existing script with a similar name.
-    `trainer_devices` and `trainer_nodes` are arguments of Lightning's Trainer. `backend` is the literal backend of a
-    process group that it joins, whatever starts it, `workers` the most num_workers of its DataLoaders,
-    `takes_gpu_of_local_rank`: it selects the GPU with the number of its local rank. `takes_master`: it joins a process group
-    whose address is in the environment.
+    `ignores_unknown`: its parser ignores options that it does not know. `spawns`: it starts ranks itself (mp.spawn).
+    `reads` are the variables of launchers and schedulers that it reads, `sets` those that it assigns. `initialises`:
+    it joins the process group through the environment, whatever starts it. `declares` are the options of its own
+    parser, `similar` an existing script with a similar name. `trainer_devices` and `trainer_nodes` are arguments of
+    Lightning's Trainer. `backend` is the literal backend of a process group that it joins, whatever starts it,
+    `workers` the most num_workers of its DataLoaders, `takes_gpu_of_local_rank`: it selects the GPU with the number
+    of its local rank. `takes_master`: it joins a process group whose address is in the environment.
     """
 
     path: str
@@ -38,6 +38,7 @@ class StartedScript:
     local_rank: tuple[str, ...] = ()
     local_rank_required: bool = False
     local_rank_used: bool = False
+    ignores_unknown: bool = False
     spawns: bool = False
     reads: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()

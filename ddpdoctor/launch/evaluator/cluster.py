@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -173,6 +174,7 @@ def _is_array(value: str | None) -> bool:
     return value is not None and re.search(r"[-,]", value) is not None and not value.endswith("%1")
 
 
+@functools.lru_cache(maxsize=64)
 def host_list(hosts: tuple[str, ...]) -> str:
     """`node-[0-3]`, as Slurm writes the names of several hosts."""
     numbered = [re.fullmatch(r"(.*?)(\d+)", host) for host in hosts]

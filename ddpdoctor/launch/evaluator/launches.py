@@ -260,6 +260,7 @@ class _Runner:
         self._budget = Budget() if budget is None else budget
         self._inside = inside or {}
         self._found = ImaginedRun(allocation=allocation)
+        self._variables: dict[int, ShellVariable] = {}
         self._others: dict[str, int] = {}
         self._written: dict[str, str | None] = dict(allocation.texts)
         self._group = 0
@@ -301,11 +302,18 @@ class _Runner:
             written=self._written,
             step=lambda argv: self._printed_by_step(argv, place),
         )
-        named = {name: ShellVariable(value, is_exported=True) for name, value in environ.items()}
+        named = {name: self._as_variable(value) for name, value in environ.items()}
         named["HOSTNAME"] = ShellVariable(Value(machine.host, varies=machine.varies), is_exported=True)
         shell = Shell(machine, self._budget, Variables(named, set(place.unset)))
         shell.folder = folder
         return shell
+
+    def _as_variable(self, value: Value) -> ShellVariable:
+        """The exported variable with this value: the same object for all tasks that get it."""
+        known = self._variables.get(id(value))
+        if known is None or known.value is not value:
+            known = self._variables[id(value)] = ShellVariable(value, is_exported=True)
+        return known
 
     def _printed_by_step(self, argv: Sequence[Value], place: Place) -> tuple[Value, int | None] | None:
         """What a job step of one task prints, such as `srun -N1 -n1 -w HOST hostname -i`; None: it is started."""
@@ -495,6 +503,9 @@ class _Runner:
         launcher = what.layer.launcher
         if launcher is LauncherKind.FLUX and not {word.text for word in what.words[1:2]} & {"run", "submit"}:
             return
+        if len(self._found.launched) >= MOST_LAUNCHED:
+            self._budget.leave_out(command.origin, f"more than {MOST_LAUNCHED} processes")
+            return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
         starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places())
@@ -522,14 +533,14 @@ class _Runner:
         steps = [(part, *self._step(layer, part)) for part in parts]
         everywhere = tuple(host for _, hosts, _ in steps for host in hosts)
         total = sum(count for _, _, count in steps)
-        of_all = _of_all_components(everywhere) if len(parts) > 1 else {}
+        of_all = _step_variables(total, everywhere, is_of_several=len(parts) > 1)
         for part, hosts, count in steps:
             per_task = number_of((option(layer, "--gpus-per-task") or "").rpartition(":")[2]) or part.gpus_per_task
             gpus = gpus_of(layer) or per_task or part.gpus_per_node
             for task in range(min(count, MOST_TASKS)):
                 node, local = _placed(task, count, len(hosts))
                 at = first_node + node
-                own = _task_variables(number_of_task + task, at, local, total, everywhere) | of_all
+                own = _task_variables(number_of_task + task, at, local, hosts[node]) | of_all
                 tasks.append(_Task(hosts[node], at, number_of_task + task, local, gpus, own))
             number_of_task, first_node = number_of_task + count, first_node + len(hosts)
         base, withheld = self._exported(what)
@@ -862,26 +873,25 @@ def _of_task(number: int) -> Value:
     return Value(str(number), varies=frozenset((TASK,)))
 
 
-def _task_variables(task: int, node: int, local: int, tasks: int, hosts: Sequence[str]) -> dict[str, Value]:
-    """What srun sets in a task: the sizes are those of the step."""
+def _task_variables(task: int, node: int, local: int, host: str) -> dict[str, Value]:
+    """What srun sets in one task."""
     return {
         "SLURM_PROCID": _of_task(task),
         "SLURM_LOCALID": _of_task(local),
         "SLURM_NODEID": Value(str(node), varies=frozenset((NODE,))),
-        "SLURMD_NODENAME": Value(hosts[node], varies=frozenset((NODE,))),
-        "SLURM_NTASKS": Value(str(tasks)),
-        "SLURM_NPROCS": Value(str(tasks)),
-        "SLURM_NNODES": Value(str(len(hosts))),
-        "SLURM_NODELIST": Value(host_list(tuple(hosts))),
-        "SLURM_STEP_NODELIST": Value(host_list(tuple(hosts))),
-        "SLURM_STEP_NUM_NODES": Value(str(len(hosts))),
-        "SLURM_STEP_NUM_TASKS": Value(str(tasks)),
+        "SLURMD_NODENAME": Value(host, varies=frozenset((NODE,))),
     }
 
 
-def _of_all_components(hosts: tuple[str, ...]) -> dict[str, Value]:
-    """What the tasks of a step over several components see as the size of the job."""
-    return {"SLURM_JOB_NUM_NODES": Value(str(len(hosts))), "SLURM_JOB_NODELIST": Value(host_list(hosts))}
+def _step_variables(tasks: int, hosts: tuple[str, ...], *, is_of_several: bool) -> dict[str, Value]:
+    """What srun sets in all tasks of a step: the sizes are those of the step. Over several components of a job, those of the
+    job are as well.
+    """
+    count, names = Value(str(len(hosts))), Value(host_list(hosts))
+    found = dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), Value(str(tasks)))
+    found |= dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), count)
+    found |= dict.fromkeys(("SLURM_NODELIST", "SLURM_STEP_NODELIST"), names)
+    return {**found, "SLURM_JOB_NUM_NODES": count, "SLURM_JOB_NODELIST": names} if is_of_several else found
 
 
 def _per_node(layer: Layer) -> int | None:

@@ -806,7 +806,12 @@ class Shell:
                         self.assignment(assignment)
                     before = []
                 text = "".join(self.text_of(each) for each in children)
-                words += self.expander().fields(text, self.start_of(child))
+                start = self.start_of(child)
+                here = (self._source.origin(start, start + len(text)),)  # of a value that a scheduler or nobody has set
+                words += [
+                    value if value.origins else replace(value, origins=here)
+                    for value in self.expander().fields(text, start)
+                ]
         except UnsetParameter:
             self.status = 1
             self.is_ended = True

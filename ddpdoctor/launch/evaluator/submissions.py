@@ -12,7 +12,7 @@ from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, St
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
-from ddpdoctor.launch.evaluator.values import ARRAY, Origin
+from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin
 
 __all__ = ["submission_of"]
 
@@ -90,6 +90,7 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
         slots=None if member.pool is None else dict(member.pool),
         active=None if member.active is None else dict(member.active),
         varying=tuple(at for at, value in enumerate(member.argv) if ARRAY in value.varies),
+        of_process=tuple(at for at, value in enumerate(member.argv) if {TASK, NODE} & value.varies),
         script=None if script is None else scripts.get(script.text),
         set_at={name: places.mark(v.origins[0]) for name in _SHOWN if (v := member.environ.get(name)) and v.origins},
     )

@@ -61,6 +61,8 @@ class Value:
         return replace(self, text=UNKNOWN)
 
 
+LONGEST_TEXT = 1 << 18
+"""Characters of one value; of more, nothing is known."""
 EMPTY = Value()
 NOT_KNOWN = Value(UNKNOWN)
 
@@ -74,4 +76,5 @@ def text_value(text: str, *sources: Value) -> Value:
 def joined(values: Iterable[Value], separator: str = "") -> Value:
     """The values one after the other."""
     parts = list(values)
-    return text_value(separator.join(value.text for value in parts), *parts)
+    is_long = sum(len(value.text) for value in parts) > LONGEST_TEXT
+    return text_value(UNKNOWN if is_long else separator.join(value.text for value in parts), *parts)

@@ -10,6 +10,10 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 __all__ = ["ShellState"]
 
 
+LONGEST_VALUE = 20_000
+"""Characters of one value; of more, nothing is known."""
+
+
 @dataclass(slots=True)
 class ShellState:
     """What is certain at one point of the script."""
@@ -35,6 +39,8 @@ class ShellState:
 
     def assign(self, name: str, value: str | None, place: Mark) -> None:
         """Set a variable; a value of None is not known at all."""
+        if value is not None and len(value) > LONGEST_VALUE:
+            value = None
         if value is None:
             self.known.pop(name, None)
         else:

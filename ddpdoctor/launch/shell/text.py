@@ -72,8 +72,9 @@ def _parser() -> Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
+@functools.lru_cache(maxsize=64)
 def parse(text: str) -> Node:
-    """The syntax tree of a shell text."""
+    """The syntax tree of a shell text; the tasks of one step all run the same."""
     return _parser().parse(_readable(text).encode("utf-8", "replace")).root_node
 
 

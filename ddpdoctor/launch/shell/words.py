@@ -291,6 +291,8 @@ class _Evaluator:
                 piece.quoted = True
                 if self.text[i + 1 : i + 2] != "\n":
                     self._add(piece, i + 1, min(i + 2, end))
+                    if i + 2 <= end and piece.offsets and piece.offsets[-1] == i + 1:
+                        piece.offsets[-1] = i  # the backslash belongs to the character
                 i += 2
             else:
                 stop = self.text.find("\\", i + 1, end)

@@ -270,6 +270,7 @@ def watch() -> None:
     _replace("batch_isend_irecv", _batch)
     _watch_works()
     _watch_stores()
+    _watch_variables()
     try:
         from torch.distributed import _functional_collectives as functional
     except ImportError:
@@ -528,6 +529,21 @@ def _watch_stores() -> None:
             return result
 
         setattr(Store, name, functools.wraps(original)(call))
+
+
+def _watch_variables() -> None:
+    """Variables of the rendezvous that the script sets."""
+    kind: Any = type(os.environ)
+    original = kind.__setitem__
+
+    def set_item(self: Any, name: Any, value: Any) -> None:
+        if name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE") and not _calls.is_inside:
+            at = frames_of_user()
+            if at:
+                channel().say("variable", what=name, at=at)
+        original(self, name, value)
+
+    kind.__setitem__ = set_item
 
 
 def _backend(given: Any) -> tuple[str, str]:

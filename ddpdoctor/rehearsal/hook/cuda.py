@@ -242,6 +242,8 @@ def _legacy(dtype: Any) -> Any:
 
 
 def _accelerator(count: int) -> None:
+    if count and hasattr(torch._C, "_get_accelerator"):
+        torch._C._get_accelerator = lambda *_: torch.device("cuda")
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return

@@ -483,6 +483,7 @@ class device(metaclass=_DeviceType):  # noqa: N801 - it has the name of what it 
 def enter() -> None:
     """Imagine the devices in this thread and in those that it starts."""
     _watch_subclasses()
+    _watch_engine()
     device.__module__ = "torch"
     torch.device = device
     ImaginedDevices().__enter__()
@@ -493,6 +494,17 @@ def enter() -> None:
             original(self)
 
     threading.Thread._bootstrap_inner = bootstrap  # type: ignore[attr-defined]
+
+
+def _watch_engine() -> None:
+    """Hooks in a backward pass need imagined devices: torch calls `backward` without the mode that has seen the call."""
+    run = torch.autograd._engine_run_backward
+
+    def engine(*args: Any, **kwargs: Any) -> Any:
+        with ImaginedDevices():
+            return run(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = engine
 
 
 def _watch_subclasses() -> None:

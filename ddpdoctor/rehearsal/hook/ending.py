@@ -27,7 +27,7 @@ class Steps:
         config = channel().config
         self.wanted: int = config.get("steps", 3)
         self.is_strict: bool = config.get("strict", False)
-        self.seconds: float = config.get("more_seconds", 8.0)
+        self.seconds: float = config.get("more_seconds", 5.0)
         self.count = 0
         self.backwards = 0
         self.optimizer_steps = 0

@@ -20,6 +20,8 @@ from ddpdoctor.rehearsal.hook.places import place
 
 __all__ = ["watch"]
 
+SHARDED = ("_is_flat_param", "_fsdp_flattened", "ds_id", "tensor_model_parallel")
+"""Attributes that FSDP, DeepSpeed and Megatron give to parameters of which each rank has a part."""
 MOST_ROWS = 64
 MOST_BATCHES = 4
 MOST_PARAMETERS = 400
@@ -44,6 +46,7 @@ def watch() -> None:
     _watch_splits()
     _watch_schedulers()
     _watch_evaluation()
+    _watch_data_parallel()
 
 
 def _watch_ddp() -> None:
@@ -169,7 +172,20 @@ def _watch_optimizers() -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     known: dict[int, int] = {}
 
+    made: dict[int, Any] = {}
+    init = module.Optimizer.__init__
+
+    @functools.wraps(init)
+    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        made[id(self)] = place()
+        init(self, *args, **kwargs)
+
+    module.Optimizer.__init__ = initialized
+
     def stepped(optimizer: Any, *_: Any) -> None:
+        parameters = [p for each in optimizer.param_groups for p in each["params"]]
+        if steps().backwards and parameters and all(p.grad is None for p in parameters):
+            channel().say("idle", at=made.get(id(optimizer), []), stepped=place())
         if type(optimizer).__module__.startswith("torch.distributed"):
             return
         number = known.setdefault(id(optimizer), len(known))
@@ -189,7 +205,7 @@ def _check_synchronized(optimizer: Any) -> None:
     if was or without is None or not dist.is_initialized() or dist.get_world_size() < 2:
         return
     if any(id(p) in _wrapped and p.grad is not None for each in optimizer.param_groups for p in each["params"]):
-        channel().say("unsynchronized", at=without, step=place())
+        channel().say("unsynchronized", at=without, stepped=place())
 
 
 def _fingerprint(optimizer: Any, number: int) -> None:
@@ -197,7 +213,9 @@ def _fingerprint(optimizer: Any, number: int) -> None:
     parameters = [p for each in optimizer.param_groups for p in each["params"]]
     with torch.no_grad(), torch._C.DisableTorchFunction():
         plain = [
-            p for p in parameters if type(p) in (torch.nn.Parameter, torch.Tensor) and not hasattr(p, "_is_flat_param")
+            p
+            for p in parameters
+            if type(p) in (torch.nn.Parameter, torch.Tensor) and not any(hasattr(p, name) for name in SHARDED)
         ]
         if (
             len(plain) < len(parameters)
@@ -301,6 +319,7 @@ def _watch_loaders() -> None:
             shuffles=getattr(sampler, "shuffle", None),
             replicas=getattr(sampler, "num_replicas", None),
             shard=getattr(sampler, "rank", None),
+            seed=getattr(sampler, "seed", None),
             drop_last=getattr(self, "drop_last", None),
             batch_size=self.batch_size,
         )
@@ -456,3 +475,17 @@ def _watch_evaluation() -> None:
         return original(self)
 
     torch.nn.Module.eval = evaluate
+
+
+def _watch_data_parallel() -> None:
+    from torch.nn import DataParallel
+
+    original = DataParallel.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        count = torch.cuda.device_count() if device_ids is None else len(device_ids)
+        channel().say("data_parallel", count=count, at=place())
+        original(self, module, [devices.current()], *args, **kwargs)
+
+    DataParallel.__init__ = init

@@ -204,7 +204,7 @@ def torch_variable_unknown(environ: Environ) -> Iterator[Finding]:
         export TORCH_NCCL_BLOCKING_WAIT=1
 
     ## Source
-    The names in torch 2.13's libraries and Python files.
+    The names in the libraries and Python files of torch 2.13 to 2.15.
     """
     for name in environ.variables:
         meant = _meant(name)
@@ -213,7 +213,7 @@ def torch_variable_unknown(environ: Environ) -> Iterator[Finding]:
         if meant and (name.startswith(TORCHS) or _family(meant[0]) == "torch") and not name.startswith("NCCL_"):
             yield _misspelt(environ, name, meant, "torch")
         elif name.startswith("TORCH_NCCL_"):
-            yield about(environ, name, "has no effect (unknown to torch up to 2.13)", "a name that torch reads")
+            yield about(environ, name, "has no effect (unknown to torch up to 2.15)", "a name that torch reads")
 
 
 @cause("ENV510", "cuda-variable-misspelt", Severity.WARNING)

@@ -125,7 +125,7 @@ def nvidia_driver_capabilities_missing(
         r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",
         r"transport/p2p\.cc:\d+ NCCL WARN Cuda failure (101 )?'invalid device ordinal'",
         r"Child failed to attach to shmseg",
-        r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
+        r"local_rank \d+ exceeds available GPUs in (?:CUDA|HIP)_VISIBLE_DEVICES",
     ),
 )
 def one_gpu_visible_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterator[Finding]:
@@ -266,7 +266,7 @@ NOT_FOUND = (r"nvmlDeviceGetHandleByPciBusId\(\) failed: Not Found",)
 
 STATED = (
     r"Child failed to attach to shmseg",
-    r"local_rank \d+ exceeds available GPUs in CUDA_VISIBLE_DEVICES",
+    r"local_rank \d+ exceeds available GPUs in (?:CUDA|HIP)_VISIBLE_DEVICES",
 )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
 
 from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import unanswered
 from ddpdoctor.facts.gpu import Gpu
-from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.findings import Certainty, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.gpu.finding import at
 
@@ -17,10 +18,20 @@ PEERS_SHARE = 0.9
 """A GPU below this share of the other GPUs' clock under load is reported."""
 
 
+ENOUGH_ONCE = HW_THERMAL | POWER_BRAKE
+
+
 def _held(gpu: Gpu, reason: int, *, but_not: int = 0, counters: tuple[str, ...] = ()) -> Iterator[Device]:
-    """The devices slowed down by a reason in two of three samples, or whose counter of that reason grew between them."""
-    known = [d for d, _ in gpu.each("clock_event_reasons") if d.lasting(reason) is not None]
-    if not known:
+    """The devices slowed down by a reason in two of three samples, or whose counter of that reason grew between them.
+
+    A file of nvidia-smi is one sample: it is enough for heat and the power brake, which a change of the clocks does not set.
+    """
+    reported = [d for d, _ in gpu.each("clock_event_reasons")]
+    known = [d for d in reported if d.lasting(reason) is not None]
+    enough = reason & ENOUGH_ONCE if gpu.is_snapshot else 0
+    once = [d for d in reported if d.lasting(reason) is None and (d.clock_event_reasons or 0) & enough]
+    yield from once
+    if not known and not once:
         unanswered("the clocks were not sampled twice")
     yield from (
         d for d in known if (d.lasting(reason) or any(d.grown(name) for name in counters)) and not d.lasting(but_not)
@@ -52,7 +63,7 @@ def hw_thermal_slowdown(gpu: Gpu) -> Iterator[Finding]:
     for device in _held(gpu, HW_THERMAL, counters=("heat_by_hardware_ns",)):
         heat = "" if device.temperature_celsius is None else f" at {device.temperature_celsius} °C"
         text = f"GPU {device.index} is slowed down by heat{heat} ({_clock(device)})"
-        yield at(device, "clock_event_reasons", text, "no bit 0x40")
+        yield _likely(device, HW_THERMAL, at(device, "clock_event_reasons", text, "no bit 0x40"))
 
 
 @cause("GPU030", "hw-power-brake", Severity.WARNING)
@@ -80,7 +91,7 @@ def hw_power_brake(gpu: Gpu) -> Iterator[Finding]:
     """
     for device in _held(gpu, POWER_BRAKE, counters=("power_brake_ns",)):
         text = f"GPU {device.index} is slowed down by the power brake ({_clock(device)})"
-        yield at(device, "clock_event_reasons", text, "no bit 0x80")
+        yield _likely(device, POWER_BRAKE, at(device, "clock_event_reasons", text, "no bit 0x80"))
 
 
 @cause("GPU031", "hw-slowdown", Severity.WARNING)
@@ -203,6 +214,11 @@ def clocks_locked(gpu: Gpu) -> Iterator[Finding]:
         if peers is not None and clock < PEERS_SHARE * peers:
             text = f"GPU {device.index} runs at {clock} MHz under load; the other GPUs run at {peers:.0f} MHz"
             yield at(device, "sm_clock_mhz", text, f"{peers:.0f}", fix_command=command)
+
+
+def _likely(device: Device, reason: int, finding: Finding) -> Finding:
+    """The finding, which is only likely if the clocks were seen once."""
+    return finding if device.lasting(reason) is not None else replace(finding, certainty=Certainty.LIKELY)
 
 
 def _peers_clock(gpu: Gpu, device: Device) -> float | None:

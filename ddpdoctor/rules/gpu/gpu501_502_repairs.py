@@ -37,18 +37,18 @@ def gpu_repair_pending(gpu: Gpu) -> Iterator[Finding]:
     nvmlDeviceGetRepairStatus (NVML 13): bChannelRepairPending, bTpcRepairPending.
     """
     known = [
-        (device, words, value)
+        (device, name, words, value)
         for device in gpu.answering()
         for name, words in REPAIRS
         if (value := getattr(device, name)) is not None
     ]
     if not known:
         not_here("the driver reports no repairs (NVML 13 does)")
-    for device, words, value in known:
+    for device, name, words, value in known:
         if value:
             yield Finding(
                 f"GPU {device.index}: a repair of {words} is pending until its next reset",
-                (Evidence(f"gpu.devices[{device.index}]", f"repair of {words} pending", "no repair"),),
+                (Evidence(f"gpu.devices[{device.index}].{name}", str(value), "0"),),
                 fix_command=f"nvidia-smi --gpu-reset -i {device.index}",
                 where=Where(gpu=device.index),
             )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.environ import shorten
 from ddpdoctor.facts.gpu import Diagnostic, Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 
 FAILED = "fail"
 WARNED = "warn"
+LONGEST = 80
 
 
 @cause("GPU510", "dcgm-diagnostic-failed", Severity.ERROR)
@@ -38,10 +40,10 @@ def dcgm_diagnostic_failed(gpu: Gpu) -> Iterator[Finding]:
         if result.status not in (FAILED, WARNED):
             continue
         is_failed = result.status == FAILED
-        said = f": {result.text}" if result.text else ""
+        said = f": {shorten(result.text, LONGEST)}" if result.text else ""
         yield Finding(
             f"DCGM test `{result.test}` {'failed' if is_failed else 'gave a warning'}{_on(result)}{said}",
-            (Evidence(f"gpu.diagnostics[{index}]", f"{result.test}: {result.status}", "pass"),),
+            (Evidence(f"gpu.diagnostics[{index}]", f"{result.test}: {result.status}{said}"[:400], "pass"),),
             fix_command=f"dcgmi diag -r 3{_only(result)}",
             where=Where(gpu=result.gpus[0] if len(result.gpus) == 1 else None),
             severity=None if is_failed else Severity.WARNING,

@@ -41,6 +41,8 @@ SIGNATURES = (
     r"submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder",
     r"due to a collective timeout from this local\b",
     r"successfully reached monitoredBarrier, but received errors while waiting",
+    r"\[TC\].{0,200}? Operation timed out after \d+ ms",
+    r"\bDistBackendError: NCCL operation timed out\b",
 )
 
 DECIDES = (

@@ -120,7 +120,8 @@ def host_out_of_memory(log: Log) -> Iterator[Finding]:
     set.
 
     ## Fix
-    Load the checkpoint on rank 0 only or on the meta device, use fewer DataLoader workers, or mmap the data set. If `unable to
+    Load the checkpoint on rank 0 only or on the meta device, use fewer DataLoader workers, or mmap the data set. Under Slurm,
+    request more memory (`--mem`). If `unable to
     mmap` appears while memory is free, the workers share more tensors than vm.max_map_count allows.
 
     ## Example
@@ -131,6 +132,11 @@ def host_out_of_memory(log: Log) -> Iterator[Finding]:
         state = torch.load("model.pt")
         # after
         state = torch.load("model.pt", mmap=True, map_location="cpu")
+
+    ## Source
+    Confirmed in https://github.com/pytorch/pytorch/issues/8976 (more `--mem-per-cpu` under Slurm),
+    https://github.com/open-mmlab/mmrotate/issues/501 (24 instead of 16 GB), and https://github.com/dbolya/yolact/issues/680 and
+    https://github.com/hezhangsprinter/DCPDN/issues/12 (no DataLoader workers).
     """
     yield from signed(host_out_of_memory, _with_victims_first(log))
 

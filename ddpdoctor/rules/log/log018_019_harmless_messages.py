@@ -49,6 +49,7 @@ def address_family_warning() -> None:
         r"NET/IB : No device found",
         r"Could not find: libnccl-(net|tuner)",
         r"NCCL WARN Failed to find CUDA library",
+        r"ras/client_support\.cc:\d+ NCCL WARN Call to bind failed",
         r"[Cc]ustom all-?_?reduce[^\n]*To silence this warning",
     ),
 )

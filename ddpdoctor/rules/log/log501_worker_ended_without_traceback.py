@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.log import FATAL, Exit, Log, LogLine, Traceback, TracebackFrame
-from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import MESSAGE_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence
@@ -21,7 +21,7 @@ from ddpdoctor.rules.log.headlines import place_name
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED as CLOSED_BY_PEERS
 from ddpdoctor.rules.log.log015_021_killed import SIGKILLED
 from ddpdoctor.rules.log.log504_pod_not_started import RAN, keep_failing
-from ddpdoctor.rules.log.signatures import explained, finding_of, softly_explained
+from ddpdoctor.rules.log.signatures import explained, finding_of, shortened, softly_explained
 from ddpdoctor.rules.log.what_to_collect import after_exit, what_next
 
 __all__ = ["CANCELLED", "CRASHED", "PEERS_BEFORE", "PEERS_OF_A_GROUP", "crashed"]
@@ -71,6 +71,13 @@ CRASHED = (
 )
 
 
+LAST_WORDS = (
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
+    r"Fatal Python error: [a-z_]{3,60}: ",
+    r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
+    r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
+)
+"""What says more about an end than the name of its signal."""
 ABORTED = re.compile(r"\bAborted\b|return code = -6\b|on signal 6\b|SIGABRT")
 
 HINTS = {
@@ -210,7 +217,19 @@ def crashed(log: Log) -> Iterator[Finding]:
         place = _place(log, those)
         where = f" at {place_name(place.file, place.line)}" if place else ", no traceback"
         one = replace(ended(log, those, f"{how}{where}"), fix=HINTS.get(name, "") + after_exit(code))
+        one = _with_last_words(log, one, those) if name else one
         yield one if place is None else replace(one, where=replace(one.where, file=place.file, line=place.line))
+
+
+def _with_last_words(log: Log, found: Finding, exits: list[Exit]) -> Finding:
+    """With what C or Python printed when it ended the process, beyond the name of the signal."""
+    said = [line for line in matching_lines(log, LAST_WORDS) if line.source == exits[0].source]
+    own = [line for line in said if any(each.who.may_be(line.who) for each in exits)]
+    if len({line.text for line in own}) != 1:
+        return found
+    words = shortened(own[0].text.strip().lstrip("#>* "))
+    evidence = Evidence(log.place(own[0].source, own[0].number), words)
+    return replace(found, quote=words, evidence=(evidence, *found.evidence))
 
 
 def _place(log: Log, exits: list[Exit]) -> TracebackFrame | None:

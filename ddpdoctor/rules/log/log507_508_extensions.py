@@ -76,6 +76,10 @@ def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
         pip install --upgrade torch==2.6
         # after
         pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps flash-attn
+
+    ## Source
+    Confirmed in https://github.com/Dao-AILab/flash-attention/issues/853 and /975 (the wheel with cxx11abiFALSE), and in
+    https://github.com/huggingface/open-r1/issues/684 (an older flash-attn for torch 2.6).
     """
     for found in ending(extension_abi_mismatch, log):
         lines = matching_lines(log, extension_abi_mismatch.rule.signatures)

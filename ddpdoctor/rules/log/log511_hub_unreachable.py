@@ -35,7 +35,7 @@ def hub_unreachable(log: Log) -> Iterator[Finding]:
     ## Fix
     Download it once on a machine with internet access to a folder that all nodes share, and start the job offline:
     `huggingface-cli download NAME --local-dir DIR`, then HF_HUB_OFFLINE=1 and DIR as the model's path. If there is a proxy, set
-    HTTPS_PROXY on every node.
+    HTTPS_PROXY on every node. For a model that requires a login, set HF_TOKEN to a token with read access.
 
     ## Example
 
@@ -45,5 +45,9 @@ def hub_unreachable(log: Log) -> Iterator[Finding]:
         torchrun --nproc-per-node 8 train.py --model_name_or_path bert-base-uncased
         # after
         HF_HUB_OFFLINE=1 torchrun --nproc-per-node 8 train.py --model_name_or_path /shared/models/bert-base-uncased
+
+    ## Source
+    Confirmed in https://github.com/Stability-AI/generative-models/issues/215 (HF_ENDPOINT, or a token with read access
+    for a model that requires one) and https://github.com/harry0703/MoneyPrinterTurbo/issues/232 (a mirror or a proxy).
     """
     yield from ending(hub_unreachable, log)

@@ -53,6 +53,11 @@ def index_out_of_range_on_device(log: Log) -> Iterator[Finding]:
         # after
         tokenizer.add_tokens(new_tokens)
         model.resize_token_embeddings(len(tokenizer))
+
+    ## Source
+    Confirmed in https://github.com/AlfredXiangWu/LightCNN/issues/5 and https://github.com/milesial/Pytorch-UNet/issues/258
+    (one class more), https://github.com/amdegroot/ssd.pytorch/issues/231 (labels from 0), and https://github.com/LiheYoung/UniMatch/issues/29
+    (masks with 255 for 1).
     """
     reported = [t for t in log.tracebacks if _REPORTED.search(t.message)]
     ranks = tuple(sorted({t.who.rank for t in reported if t.who.rank is not None}))

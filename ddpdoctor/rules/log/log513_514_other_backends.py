@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.signatures import ending
 
 __all__: list[str] = []
+
+_WANTED = re.compile(r"\bset (?P<setting>CCL_\w{3,40}=\w{1,40}) explicitly")
 
 
 @cause(
@@ -61,7 +66,11 @@ def ascend_runtime_error(log: Log) -> Iterator[Finding]:
     Severity.ERROR,
     stage=CausalStage.NCCL_ERROR,
     kind="umbrella",
-    signatures=(r"\|CCL_ERROR\|", r"\boneCCL: \S{1,80}:\d+ \w+: EXCEPTION: "),
+    signatures=(
+        r"\|CCL_ERROR\|",
+        r"\boneCCL: \S{1,80}:\d+ \w+: EXCEPTION: ",
+        r"^to get local_idx/count from ATL, set CCL_\w{3,40}=\w{1,40} explicitly",
+    ),
 )
 def oneccl_runtime_error(log: Log) -> Iterator[Finding]:
     """Intel's oneCCL reports an error.
@@ -83,5 +92,21 @@ def oneccl_runtime_error(log: Log) -> Iterator[Finding]:
         mpirun … python train.py
         # after, on every node
         export CCL_ATL_TRANSPORT=ofi FI_PROVIDER=tcp
+
+    ## Source
+    Confirmed in https://github.com/huggingface/accelerate/issues/2340: CCL_ZE_IPC_EXCHANGE=sockets.
     """
-    yield from ending(oneccl_runtime_error, log)
+    lines = matching_lines(log, oneccl_runtime_error.rule.signatures)
+    wanted = next((m["setting"] for line in lines if (m := _WANTED.search(line.text)) is not None), None)
+    for found in ending(oneccl_runtime_error, log):
+        yield found if wanted is None else _with_setting(found, wanted)
+
+
+def _with_setting(found: Finding, setting: str) -> Finding:
+    """With the setting that the message itself asks for."""
+    return replace(
+        found,
+        why=f"The message asks for {setting}: without MPI's launcher oneCCL cannot tell which GPUs share a node.",
+        fix="Set what the message asks for, in the shell that starts the ranks, on every node",
+        fix_command=f"export {setting}",
+    )

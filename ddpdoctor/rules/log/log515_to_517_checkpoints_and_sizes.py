@@ -124,6 +124,10 @@ def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
         model.load_state_dict(state)
         # after
         model.load_state_dict({k.removeprefix("_orig_mod."): v for k, v in state.items()})
+
+    ## Source
+    Confirmed in https://github.com/gjy3035/C-3-Framework/issues/58 (another file of the same run) and
+    https://github.com/KaiyangZhou/deep-person-reid/issues/4 (the file holds the weights themselves).
     """
     yield from ending(checkpoint_keys_differ, log)
     yield from python_failures(log, PythonFailure.ENTRY_MISSING)

@@ -82,5 +82,9 @@ def loss_scale_at_minimum(log: Log) -> Iterator[Finding]:
         deepspeed train.py --fp16 True --deepspeed ds_fp16.json
         # after
         deepspeed train.py --bf16 True --deepspeed ds_bf16.json
+
+    ## Source
+    Confirmed in https://github.com/microsoft/LMOps/issues/280, https://github.com/yangjianxin1/Firefly/issues/68 and
+    https://github.com/modelscope/ms-swift/issues/4374: bf16.
     """
     yield from ending(loss_scale_at_minimum, log)

@@ -38,6 +38,9 @@ _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|M
 """The messages of libraries that download something."""
 
 
+_TORCH_RAISES = re.compile(r"(?:torch\.distributed\.)?(?:Dist\w+Error|RuntimeError|ValueError)$")
+"""The classes of torch's own errors: an exception without frames is torch's if it has one of them."""
+
 LONGEST = 240
 MOST_HINTS = 2
 """So many of NCCL's hints stand below its warning."""
@@ -146,7 +149,9 @@ def _is_scripts(log: Log, line: LogLine) -> bool:
     if _DOWNLOAD.search(line.text):
         return True
     traceback = traceback_of(log, line)
-    return traceback is not None and not any("/torch/distributed/" in frame.file for frame in traceback.frames)
+    if traceback is None or (not traceback.frames and _TORCH_RAISES.match(traceback.exception)):
+        return False
+    return not any("/torch/distributed/" in frame.file for frame in traceback.frames)
 
 
 def finding_of(

@@ -23,7 +23,8 @@ __all__ = ["port_in_use"]
     Severity.ERROR,
     signatures=(
         r"\bEADDRINUSE\b",
-        r"[Aa]ddress already in use",
+        r"(?<!NCCL WARN Call to bind failed: )[Aa]ddress already in use",
+        r"(?:socket|bootstrap)\.cc:\d+ NCCL WARN Call to bind failed: Address already in use",
         r"Tried to launch distributed communication on port",
     ),
 )

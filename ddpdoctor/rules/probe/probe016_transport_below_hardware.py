@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.probe import Probe, RankReport
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Certainty, Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log, LogLine
 
 DIRECT = ("NVLink", "PCIe peer-to-peer")
 """The names that `facts.ways` gives to the paths that NCCL uses by default if they work."""
@@ -82,4 +86,34 @@ def _finding(node: str, transport: str, offer: str, pairs: list[tuple[RankReport
         fix_command=f"unset {' '.join(forbids)}" if forbids else None,
         where=Where(host=node or None),
         ranks=tuple(sorted({sender.rank for sender, _ in pairs})),
+    )
+
+
+@transport_below_hardware.look
+def transport_below_hardware_in_log(log: Log) -> Iterator[Finding]:
+    """What NCCL's INFO lines prove: its path, and on the same host NVLink between all GPUs, or RDMA devices."""
+    from ddpdoctor.logs.nccl_transports import transports_of_hosts
+
+    hosts = transports_of_hosts(log)
+    inside = {name: (h.shared, h.nvlink) for name, h in hosts.items() if h.shared and h.nvlink}
+    between = {
+        name: (h.networks["NET/Socket"], h.rdma) for name, h in hosts.items() if "NET/Socket" in h.networks and h.rdma
+    }
+    if inside:
+        yield _from_log(log, inside, "uses shared memory (SHM), not NVLink")
+    if between:
+        yield _from_log(log, between, "uses NET/Socket, not its RDMA devices")
+
+
+def _from_log(log: Log, hosts: Mapping[str, tuple[LogLine, LogLine]], words: str) -> Finding:
+    """One finding for all hosts of which the log shows the same; the lines of the first are its evidence."""
+    names = sorted(hosts)
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    used, offered = hosts[names[0]]
+    return Finding(
+        f"{names[0]}{more}: NCCL {words}",
+        tuple(Evidence(log.place(line.source, line.number), line.text.strip()) for line in (used, offered)),
+        where=Where(host=names[0] if len(names) == 1 else None, file=log.sources[used.source].name, line=used.number),
+        quote=used.text.strip(),
+        certainty=Certainty.LIKELY,
     )

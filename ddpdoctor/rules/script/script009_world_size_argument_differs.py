@@ -54,7 +54,8 @@ def world_size_argument_differs(script: Script, launch: Launch | None = None) ->
             is_fixed = worlds[0] == each_rank(module, world, one_node(8))[0]
             started = start.world if start is not None and start.gives_ranks and is_fixed else None
             problem = _contradiction(worlds, ranks, started, is_fixed)
-            if problem is not None:
+            on_one_node = start is not None and start.nodes == 1 and started is None
+            if problem is not None and not on_one_node:
                 named = [a for a in (rank, world) if a is not None and a not in call.args]
                 certain = start is not None and (start.nodes != 1 or started is not None)
                 yield point(

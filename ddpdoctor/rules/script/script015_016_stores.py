@@ -112,7 +112,7 @@ def store_arguments_wrong(script: Script, launch: Launch | None = None) -> Itera
         start = start_of(module, launch)
         is_of_all = start is not None and start.gives_ranks and (start.world or 0) > 1
         for call in module.calls("dist.TCPStore"):
-            problem = _opened(module, call, is_of_all=is_of_all)
+            problem = _port_of(module, call) or _opened(module, call, is_of_all=is_of_all)
             if problem is not None:
                 edits = _opened_once(module, call)
                 yield point(
@@ -122,7 +122,19 @@ def store_arguments_wrong(script: Script, launch: Launch | None = None) -> Itera
                     "is_master=(rank == 0)",
                     label=problem.label,
                     fix=problem.fix,
-                    edits=edits,
+                    edits=edits if _port_of(module, call) is None else (),
+                )
+        for call in module.calls("dist.PrefixStore"):
+            first, second = argument(call, 0, "prefix"), argument(call, 1, "store")
+            made = value(module, first)
+            if isinstance(made, CallResult) and isinstance(value(module, second), str):
+                yield point(
+                    module,
+                    call,
+                    "PrefixStore gets the store first, but takes the prefix first",
+                    "PrefixStore(prefix, store)",
+                    label="TypeError: the prefix is a str",
+                    fix="Swap the two arguments.",
                 )
 
 
@@ -186,6 +198,16 @@ def _passed(module: Module, call: ast.Call) -> _Problem | None:
             f"every process is rank 0 of {size}", "all wait for the other ranks", "Pass the rank of the process."
         )
     return None
+
+
+def _port_of(module: Module, call: ast.Call) -> _Problem | None:
+    """A port that is a literal string."""
+    port = argument(call, 1, "port")
+    if port is None or not isinstance(value(module, port), str):
+        return None
+    return _Problem(
+        f"port={code(module, port)} is a string, not a number", "TypeError: pass an int", "Pass the port as an int."
+    )
 
 
 def _opened(module: Module, call: ast.Call, *, is_of_all: bool) -> _Problem | None:

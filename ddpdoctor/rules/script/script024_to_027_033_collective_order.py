@@ -20,7 +20,7 @@ from ddpdoctor.scripts.simulation.divergence import (
     divergences,
 )
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
-from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective
+from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.index import Binding
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.rehearsal import Rehearsal
 
+_INIT = "dist.init_process_group"
 _PASSES = {"backward": "the backward pass", "forward": "the forward pass"}
 
 
@@ -150,7 +151,7 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
             save(model)
         dist.barrier()
     """
-    for module, divergence in _found(script, DivergenceKind.BRANCH):
+    for module, divergence in (*_found(script, DivergenceKind.BRANCH), *_joined_by_some(script)):
         is_of_world = is_default_group_collective(divergence.event)
         is_forward = divergence.event.name == "forward"
         runs = "runs on" if divergence.event.name in _PASSES else "is called by"
@@ -166,6 +167,23 @@ def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
             severity=_softer(divergence),
             edits=called_by_all(module, divergence) if not is_forward and is_of_world else (),
         )
+
+
+def _joined_by_some(script: Script) -> Iterator[tuple[Module, Divergence]]:
+    """init_process_group in a branch on the rank, if the other ranks of the program call none."""
+    for module in modules(script):
+        reported: set[ast.AST] = set()
+        for run in program_simulations(module) if module.calls(_INIT) else ():
+            joins = [[e for e in trace.events if e.name == _INIT] for trace in run.traces]
+            event = next((e for events in joins for e in events), None)
+            tests = run.divergent(event.tests) if event is not None else []
+            if event is None or not tests or all(joins) or event.call in reported or event.frame.module is not module:
+                continue
+            if any(t.raised or t.early_exits for t, own in zip(run.traces, joins, strict=True) if not own):
+                continue
+            reported.add(event.call)
+            at = event.chain[tests[-1].depth]
+            yield module, Divergence(DivergenceKind.BRANCH, at, event, None, tests[-1], data=False)
 
 
 @cause("SCRIPT025", "early-exit-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.pointing import point
-from ddpdoctor.rules.script.script_questions import argument, has_more, is_test, last_value
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, is_test, last_value
+from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ def ddp_unused_parameters(script: Script) -> Iterator[Finding]:
         ddp = DDP(model)
         logits, extra = ddp(x)
         F.cross_entropy(logits, y).backward()
+
+    ## Source
+    Confirmed in https://github.com/aliyun/conditional-lane-detection/issues/29 and
+    https://github.com/ZhengYinan-AIR/Diffusion-Planner/issues/65: find_unused_parameters=True.
     """
     for module in modules(script):
         if is_test(module) or "requires_grad" in module.text or "static_graph" in module.text:
@@ -176,7 +181,7 @@ def ddp_mark_ready_twice() -> None:
         r"in this process with (sizes|strides) [^\n]*appears not to match",
     ),
 )
-def ddp_models_differ() -> None:
+def ddp_models_differ(script: Script) -> Iterator[Finding]:
     """The ranks build different models.
 
     ## Why it matters
@@ -199,6 +204,39 @@ def ddp_models_differ() -> None:
         model = Net(classes=config.classes)
         ddp = DDP(model)
     """
+    for module in modules(script):
+        if is_test(module):
+            continue
+        for call in module.calls("DDP"):
+            size = _size_by_rank(module, argument(call, 0, "module"))
+            if size is not None:
+                yield point(
+                    module,
+                    call,
+                    f"the model is built with {code(module, size, 40)}, which differs between ranks",
+                    "the same model on all ranks",
+                    label="DDP expects the same model",
+                )
+
+
+def _size_by_rank(module: Module, node: ast.expr | None) -> ast.expr | None:
+    """A size in the call that builds a model, such as `nn.Linear(4, rank + 1)`, that has another value on other ranks."""
+    made = last_value(module, node) if node is not None else None
+    for call in ast.walk(made) if made is not None else ():
+        name = module.names.of(call.func) if isinstance(call, ast.Call) else None
+        is_layer = name is not None and name.startswith("nn.")
+        if not isinstance(call, ast.Call) or not (is_layer or module.class_named(call.func) is not None):
+            continue
+        for given in (*call.args, *(k.value for k in call.keywords if k.arg not in ("device", "rank", "local_rank"))):
+            sizes = each_rank(module, given, rank_contexts(module, module.index.function_of(given)))
+            if all(type(s) is int for s in sizes) and len({*map(repr, sizes)}) > 1 and _is_computed(given, is_layer):
+                return given
+    return None
+
+
+def _is_computed(node: ast.expr, is_layer: bool) -> bool:
+    """Whether a number by rank is a size: any argument of a layer; for other models, not the plain rank, as of a device."""
+    return is_layer or isinstance(node, ast.BinOp)
 
 
 @cause(

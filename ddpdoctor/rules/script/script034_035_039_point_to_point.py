@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, under, with_keyword, without_argument
 from ddpdoctor.rules.script.rank_branches import blocks
-from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more
+from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, start_of
+from ddpdoctor.scripts.interpreter.simulated_job import one_node
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.simulation.p2p_matching import BlockedCall, P2PCall, blocked_calls
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -166,7 +168,7 @@ def _same_tag(module: Module, message: P2PCall, unmatched: list[P2PCall]) -> tup
     Severity.ERROR,
     signatures=(r"rank should not be the same as the rank of the current process", r"invalid root rank: \d+"),
 )
-def send_to_self(script: Script) -> Iterator[Finding]:
+def send_to_self(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """A point-to-point call names its own rank or a rank that does not exist.
 
     ## Why it matters
@@ -197,7 +199,8 @@ def send_to_self(script: Script) -> Iterator[Finding]:
                 label="ValueError" if blocked.kind == "self" else "no such rank in this world",
                 edits=_within(module, message) if blocked.kind == "no_such_rank" else (),
             )
-        yield from _beyond(module)
+        start = start_of(module, launch)
+        yield from _beyond(module, start.world if start is not None and start.gives_ranks else None)
 
 
 def _within(module: Module, message: P2PCall) -> tuple[Edit, ...]:
@@ -215,14 +218,16 @@ def _within(module: Module, message: P2PCall) -> tuple[Edit, ...]:
     return under(module, module.index.statement(call), f"if {ends}:")
 
 
-def _beyond(module: Module) -> Iterator[Finding]:
-    """Roots of collectives that are not ranks of the world, such as `src=world_size`."""
+def _beyond(module: Module, started: int | None) -> Iterator[Finding]:
+    """Roots of collectives that are not ranks of the world, such as `src=world_size`; `started`: ranks of the launch line."""
     for name, (position, word) in _ROOTS.items():
         for call in module.calls(name):
             root = argument(call, position, word)
             if root is None or has_more(call) or argument(call, GROUP_POSITION.get(name), "group") is not None:
                 continue
             places = rank_contexts(module, module.index.function_of(call))
+            if started is not None and isinstance(root, ast.Constant) and isinstance(root.value, int):
+                places = one_node(started) if 1 < started <= 64 else places
             roots = each_rank(module, root, places, trusting=True)
             far = all(type(f) is int and f >= len(places) for f in roots)
             fixed = isinstance(root, ast.Constant) and places[-1].node_rank != 0

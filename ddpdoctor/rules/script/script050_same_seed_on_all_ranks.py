@@ -17,6 +17,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 _AUGMENTS = re.compile(
     r"Random(Crop|ResizedCrop|HorizontalFlip|VerticalFlip|Rotation|Affine|Erasing|Apply)|ColorJitter|RandAugment"
 )
+_DRAWS = re.compile(r"^(torch\.(rand|randn|randint|normal|bernoulli)(_like)?|numpy\.random\.\w+|random\.\w+)$")
 
 
 @cause("SCRIPT050", "same-seed-on-all-ranks", Severity.NOTE)
@@ -42,7 +43,7 @@ def same_seed_on_all_ranks(script: Script) -> Iterator[Finding]:
         torch.manual_seed(42 + dist.get_rank())
     """
     for module in modules(script):
-        if not module.calls("DDP") or module.frameworks or not _AUGMENTS.search(module.text):
+        if not module.calls("DDP") or module.frameworks or not _draws(module):
             continue
         calls = module.calls("torch.manual_seed", "random.seed", "cuda.manual_seed_all", "cuda.manual_seed")
         seeds = [c for c in calls if c.args]
@@ -59,6 +60,14 @@ def same_seed_on_all_ranks(script: Script) -> Iterator[Finding]:
                 *imported(module, "os", "import os"),
             ),
         )
+
+
+def _draws(module: Module) -> bool:
+    """Whether the file augments its data: with transforms, or with random numbers in a dataset's `__getitem__`."""
+    if _AUGMENTS.search(module.text):
+        return True
+    called = (c for c in module.index.calls if _DRAWS.match(module.names.of(c.func) or ""))
+    return any((f := module.index.function_of(c)) is not None and f.name == "__getitem__" for c in called)
 
 
 def _by_rank(module: Module, node: ast.expr) -> bool:

@@ -160,6 +160,12 @@ def _is_on_cpu(module: Module, model: ast.expr) -> bool:
     if owner is not None and any(word in ast.unparse(owner) for word in ("cuda", "device", ".to(")):
         return False
     moves = [c for name in ("to", "cuda", "half", "apply") for c in module.method_calls.get(name, ())]
+    if module.index.function_of(made) is module.index.function_of(model):
+        moves = [
+            c
+            for c in moves
+            if c.lineno <= model.lineno or module.index.function_of(c) is not module.index.function_of(model)
+        ]
     return (
         not any(isinstance(c.func, ast.Attribute) and ast.unparse(c.func.value) == model.id for c in moves)
         and not made.keywords

@@ -23,6 +23,8 @@ from ddpdoctor.rules.script.script_questions import (
     value,
 )
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
+from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
+from ddpdoctor.scripts.simulation.trace import Event, RankTrace
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
         os.makedirs("out", exist_ok=True)
     """
     for module in modules(script):
+        yield from _folders_of_rank_zero(module)
         for name in ("os.makedirs", "os.mkdir", "shutil.rmtree", "pathlib.Path.mkdir"):
             for _, events in by_all(module, name):
                 call = events[0].call
@@ -76,6 +79,48 @@ def shared_file_race(script: Script) -> Iterator[Finding]:
                         label="the second rank fails, even after exists()",
                         edits=edits if is_removal else safe(edits),
                     )
+
+
+def _folders_of_rank_zero(module: Module) -> Iterator[Finding]:
+    """A folder that some ranks create and others write into, without a collective of all ranks in between."""
+    reported: set[ast.AST] = set()
+    for run in program_simulations(module) if is_distributed(module) else ():
+        for made, earlier in _steps(run.traces[0], "os.makedirs"):
+            folder = made.read(made.argument(0, "name"))
+            if not run.divergent(made.tests) or not isinstance(folder, str) or not folder:
+                continue
+            for trace in run.traces[1:]:
+                for written, passed in _steps(trace, "torch.save"):
+                    path = written.read(written.argument(1, "f"))
+                    is_inside = isinstance(path, str) and path.startswith(folder.rstrip("/") + "/")
+                    if not is_inside or passed > earlier or written.call in reported or _is_elsewhere(module, written):
+                        continue
+                    if any(e.name == "os.makedirs" for e in trace.events):
+                        continue
+                    reported.add(written.call)
+                    yield point(
+                        module,
+                        written.call,
+                        f"rank {trace.context.rank} writes into {folder}, which rank 0 creates (line {made.call.lineno})",
+                        "a barrier in between",
+                        label="the folder may not be there yet",
+                        fix="Call `dist.barrier()` on all ranks after it is created.",
+                    )
+
+
+def _steps(trace: RankTrace, name: str) -> Iterator[tuple[Event, int]]:
+    """The events of this name, each with the number of collectives of all ranks before it."""
+    passed = 0
+    for event in trace.events:
+        if event.name == name:
+            yield event, passed
+        elif is_default_group_collective(event) and event.name not in ("forward", "backward"):
+            passed += 1
+
+
+def _is_elsewhere(module: Module, event: Event) -> bool:
+    """Whether an event is in another file."""
+    return event.call not in module.index.parents
 
 
 def _is_there(module: Module, call: ast.Call) -> bool:

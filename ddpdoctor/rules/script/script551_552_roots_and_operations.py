@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
@@ -16,6 +17,9 @@ from ddpdoctor.scripts.simulation.subgroups import group_members
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT551", "collective-root-differs", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -118,3 +122,21 @@ def reduce_operation_differs(script: Script) -> Iterator[Finding]:
                     "the same operation on all ranks",
                     label="the results differ between ranks",
                 )
+
+
+@collective_root_differs.look
+def other_root(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One collective with different roots."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.ROOT, label="the root differs between ranks")
+
+
+@reduce_operation_differs.look
+def other_operator(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One reduction with different operators."""
+    from ddpdoctor.facts.rehearsal import DifferenceKind
+    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
+
+    yield from difference_findings(rehearsal, DifferenceKind.REDUCTION, label="the operator differs between ranks")

@@ -9,7 +9,7 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, safe
-from ddpdoctor.rules.script.script_questions import argument, in_try, last_value, value
+from ddpdoctor.rules.script.script_questions import argument, has_more, in_try, last_value, value
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -81,6 +81,17 @@ def collective_argument_type_wrong(script: Script) -> Iterator[Finding]:
                         label="TypeError: expected a tensor",
                         fix="Pass a tensor, and read it after the call.",
                     )
+        for call in module.calls("dist.send", "dist.isend"):
+            peer = argument(call, 1, "dst", "group_dst")
+            if peer is None and len(call.args) == 1 and not has_more(call):
+                yield point(
+                    module,
+                    call,
+                    f"{code(module, call, 50)} does not name a destination",
+                    "dst=",
+                    label="an error: dst is missing",
+                    fix="Pass `dst=`, the rank that receives.",
+                )
         for call in module.calls(*_IN_PLACE):
             use = _use_of_none(module, call)
             if use is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
@@ -10,6 +11,9 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import point
 from ddpdoctor.rules.script.script_questions import argument, backends, has_more
 from ddpdoctor.scripts.syntax.module import modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause(
@@ -53,3 +57,18 @@ def monitored_barrier_with_nccl(script: Script) -> Iterator[Finding]:
                     "a group with backend gloo",
                     label="ValueError: only for Gloo",
                 )
+
+
+@monitored_barrier_with_nccl.look
+def refused(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A call that the backend does not have."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.REFUSED,
+        lambda o, who: f"{o.values['op']}() does not exist for the nccl backend",
+        label="raises with nccl",
+        expected="a call that nccl has",
+    )

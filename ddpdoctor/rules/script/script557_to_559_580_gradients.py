@@ -20,6 +20,8 @@ _NOT_TRAINED = re.compile(
     r"(?i)label|target|idx|index|indices|mask|\bids?\b|_ids?$|size|length|count|image|input|data|^[ty]$"
 )
 """Names of tensors that have no gradient anyway."""
+_DRIVERS = re.compile(r"(?i)accel|engine|fabric|^self$|deepspeed")
+"""Objects whose `backward` takes the loss, unlike that of a tensor."""
 _LOSSES = re.compile(r"(?i)loss|crit|contrast|nce|entropy|similarity")
 _PRODUCTS = ("torch.mm", "torch.matmul", "torch.einsum", "torch.cdist", "nn.functional.cosine_similarity")
 _SIZES = ("world", "size", "num", "count", "replicas", "nprocs", "ranks", "gpus")
@@ -94,14 +96,17 @@ def _trains_on(module: Module, function: Function | None, name: str, line: int) 
     """Whether a name's value flows into the loss of a backward pass: in this function, or through what it returns."""
     nodes = list(inner(function) if function is not None else inner(module.tree))
     lists = [argument(c, 0, "tensor_list") for c in module.calls("dist.all_gather")]
-    derived = {each.id for each in lists if isinstance(each, ast.Name) and module.index.function_of(each) is function}
+    gathered = {each.id for each in lists if isinstance(each, ast.Name) and module.index.function_of(each) is function}
+    own = {name}
     for node in sorted((n for n in nodes if isinstance(n, ast.Assign)), key=lambda n: n.lineno):
-        if node.lineno >= line and _carries(module, node.value, derived):
-            derived |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    if _goes_back(module, function, derived - {name}):
-        return name in derived
+        if node.lineno >= line and _carries(module, node.value, gathered):
+            targets = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            gathered |= targets
+            own |= targets if own & names_in(node.value) else set()
+    if _goes_back(module, function, own - {name}):
+        return True
     returned = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
-    if function is None or not any(_carries(module, r, derived) for r in returned):
+    if function is None or not any(_carries(module, r, gathered) and own & names_in(r) for r in returned):
         return False
     callers = module.callers.get(function, [])
     return bool(callers) and any(_is_loss(module, call) for call in callers)
@@ -140,7 +145,8 @@ def _is_plain(module: Module, call: ast.Call, names: set[str]) -> bool:
 def _goes_back(module: Module, function: Function | None, names: set[str]) -> bool:
     for call in module.method_calls.get("backward", ()):
         base = call.func.value if isinstance(call.func, ast.Attribute) else None
-        given = [base, *call.args] if base is not None else []
+        takes_loss = base is not None and not isinstance(base, ast.Call) and bool(_DRIVERS.search(ast.unparse(base)))
+        given = [*call.args[:1]] if takes_loss else [base] if base is not None else []
         if module.index.function_of(call) is function and any(names & names_in(g) for g in given):
             return True
     return False

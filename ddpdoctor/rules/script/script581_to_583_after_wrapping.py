@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -11,6 +12,9 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import code, moved, point, safe
 from ddpdoctor.rules.script.script_questions import argument, has_more, is_test
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT581", "no-sync-around-last-micro-batch", Severity.ERROR)
@@ -222,3 +226,18 @@ def _swapped(module: Module, wrapped: ast.Call, call: ast.Call) -> tuple[Edit, .
     first = argument(wrapped, 0, "module")
     same = first is not None and ast.unparse(first) == ast.unparse(call.args[0] if call.args else two)
     return moved(module, two, one) if same else ()
+
+
+@no_sync_around_last_micro_batch.look
+def not_synchronized(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A step with gradients that no backward pass has synchronized."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.UNSYNCHRONIZED,
+        lambda o, who: "an optimizer step follows a backward pass that synchronizes no gradient",
+        label="this backward pass does not synchronize",
+        expected="the last backward pass before a step outside of no_sync()",
+    )

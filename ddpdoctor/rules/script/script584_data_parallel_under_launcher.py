@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
@@ -12,6 +13,9 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import point
 from ddpdoctor.rules.script.script_questions import is_test, start_of
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _CHOICES = (ast.If, ast.IfExp, ast.Try, ast.match_case)
 
@@ -65,3 +69,18 @@ def _is_optional(module: Module, node: ast.AST) -> bool:
             callers = module.callers.get(parent, [])
             return not spawned and (not callers or all(_is_optional(module, c) for c in callers))
     return False
+
+
+@data_parallel_under_launcher.look
+def data_parallel(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """DataParallel in a world of several ranks."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.DATA_PARALLEL,
+        lambda o, who: "every rank wraps its model in DataParallel, which uses all GPUs of the node",
+        label="each rank uses all GPUs",
+        expected="DistributedDataParallel",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
@@ -24,6 +25,9 @@ from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import inner
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _SHUFFLES = {"random.shuffle": "random.seed", "numpy.random.shuffle": "numpy.random.seed"}
 _SEEDS = ("seed", "set_state", "setstate")
@@ -229,3 +233,48 @@ def tensor_parallel_data_differs(script: Script) -> Iterator[Finding]:
                 "num_replicas and rank of the data-parallel dimension",
                 label="it divides by all ranks",
             )
+
+
+@sampler_rank_is_local_rank.look
+def shard_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Samplers of several ranks that take one shard."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAME_SHARD,
+        lambda o, who: f"{who} read shard {o.values['shard']} of {o.values['replicas']}",
+        label="several ranks read one shard",
+        expected="the global rank",
+    )
+
+
+@data_order_differs_by_rank.look
+def split_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """random_split gives another split on each rank."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SPLIT_DIFFERS,
+        lambda o, who: "random_split gives another split on each rank",
+        label="the splits of the ranks overlap",
+        expected="one seed for all ranks",
+    )
+
+
+@data_order_differs_by_rank.look
+def order_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Samplers that divide data in another order on each rank."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.ORDERS_DIFFER,
+        lambda o, who: f"the sampler has another seed on each rank: {o.values['values']}",
+        label="samples are read twice, others never",
+        expected="one seed for all ranks",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -13,6 +14,9 @@ from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import argument, has_more, is_test, names_in
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _CHOICES = (ast.If, ast.IfExp, ast.Try)
 
@@ -270,3 +274,18 @@ def shards_saved_by_one_rank(script: Script) -> Iterator[Finding]:
                     "a full state_dict, gathered on all ranks",
                     label="one part of the model",
                 )
+
+
+@optimizer_holds_old_parameters.look
+def idle_optimizer(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """No parameter of an optimizer has a gradient."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.IDLE_OPTIMIZER,
+        lambda o, who: "no parameter of the optimizer has a gradient after a backward pass",
+        label="these are not the parameters that the model uses",
+        expected="an optimizer that is made after the model is sharded",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
@@ -13,6 +14,9 @@ from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import each_rank, is_test
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
@@ -58,3 +62,18 @@ def scheduler_steps_on_local_metric(script: Script) -> Iterator[Finding]:
 def _names(module: Module, call: ast.Call) -> list[str]:
     parent = module.index.parents.get(call)
     return [ast.unparse(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
+
+
+@scheduler_steps_on_local_metric.look
+def metric_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A scheduler is fed with another metric on each rank."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.METRIC_DIFFERS,
+        lambda o, who: "ReduceLROnPlateau gets another metric on each rank",
+        label="the learning rates of the ranks part",
+        expected="a metric that is reduced over all ranks",
+    )

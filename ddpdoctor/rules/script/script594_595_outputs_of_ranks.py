@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -15,6 +16,9 @@ from ddpdoctor.scripts.interpreter.loops import is_synchronized
 from ddpdoctor.scripts.simulation.joint_paths import program_simulations
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _TRACKERS = ("wandb.init", "mlflow.start_run", "neptune.init_run", "clearml.Task.init")
 _CHOSEN = {"mode", "group", "disabled", "id", "name", "resume", "job_type"}
@@ -169,3 +173,18 @@ def _broadcast(module: Module, made: ast.Assign, name: ast.Name) -> tuple[Edit, 
     indent = " " * made.col_offset
     lines = (f"shared = [{name.id}]", f"{dist}.broadcast_object_list(shared, src=0)", f"{name.id} = shared[0]")
     return (after(module, made, f"\n{indent}".join(lines)),)
+
+
+@run_folder_differs_between_ranks.look
+def folder_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Each rank makes a folder of its own."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FOLDERS_DIFFER,
+        lambda o, who: "every rank makes a run folder of its own",
+        label="the name differs between ranks",
+        expected="a name that rank 0 chooses and broadcasts",
+    )

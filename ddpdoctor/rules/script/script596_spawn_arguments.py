@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -17,6 +18,9 @@ from ddpdoctor.scripts.interpreter.simulated_job import one_node
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
 from ddpdoctor.scripts.syntax.spawning import Spawn
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause(
@@ -51,7 +55,9 @@ def spawn_arguments_do_not_fit(script: Script) -> Iterator[Finding]:
             yield from _not_a_tuple(module, spawn)
             yield from _wrong_count(module, spawn)
             yield from _local_function(module, spawn)
-            yield from _fewer_than_world(module, spawn)
+            yield from _other_than_world(module, spawn)
+            yield from _one_after_the_other(module, spawn)
+            yield from _one_rank_for_all(module, spawn)
 
 
 def _given(spawn: Spawn) -> ast.expr | None:
@@ -151,10 +157,10 @@ def _local_function(module: Module, spawn: Spawn) -> Iterator[Finding]:
         )
 
 
-def _fewer_than_world(module: Module, spawn: Spawn) -> Iterator[Finding]:
+def _other_than_world(module: Module, spawn: Spawn) -> Iterator[Finding]:
     """A fixed number of processes and another fixed world size."""
     count = RankEvaluator(module, one_node(4)[0]).value(spawn.count) if spawn.count is not None else None
-    if type(count) is not int or spawn.count is None or spawn.function is None or spawn.how != "spawn":
+    if type(count) is not int or spawn.count is None or spawn.function is None:
         return
     for call in module.calls("dist.init_process_group"):
         size = argument(call, None, "world_size")
@@ -162,22 +168,100 @@ def _fewer_than_world(module: Module, spawn: Spawn) -> Iterator[Finding]:
             {repr(RankEvaluator(module, one_node(n)[0]).value(size)) for n in (2, 4, 8)} if size is not None else set()
         )
         number = next(iter(sizes), "")
-        if len(sizes) == 1 and number.isdigit() and int(number) > count and len(module.spawns) == 1:
+        if len(sizes) == 1 and number.isdigit() and int(number) not in (count, 0) and len(module.spawns) == 1:
             fixed = {RankEvaluator(module, one_node(n)[0]).value(spawn.count) for n in (2, 4, 8)}
             if fixed == {count} and argument(call, None, "rank") is not None and _rank_is_index(module, spawn, call):
                 yield point(
                     module,
                     spawn.count,
-                    f"nprocs={count}, but the world has {number} ranks (line {call.lineno})",
-                    f"nprocs={number}",
-                    label="the others never join",
+                    f"{count} processes are started, but the world has {number} ranks (line {call.lineno})",
+                    f"{number} processes",
+                    label="the others never join" if int(number) > count else "ranks beyond the world size",
                     fix=f"Start {number} processes.",
                 )
 
 
 def _rank_is_index(module: Module, spawn: Spawn, call: ast.Call) -> bool:
-    """Whether the index of the process is the rank itself."""
+    """Whether the index of the process is the rank itself: the first parameter, which Process gets from the loop around it."""
     rank = argument(call, None, "rank")
     names = spawn.function.args.args if spawn.function is not None else []
     is_own = module.index.function_of(call) is spawn.function
-    return is_own and isinstance(rank, ast.Name) and bool(names) and rank.id == names[0].arg
+    if not (is_own and isinstance(rank, ast.Name) and bool(names) and rank.id == names[0].arg):
+        return False
+    return spawn.indexed or (bool(spawn.arguments) and ast.unparse(spawn.arguments[0]) in _counters(module, spawn))
+
+
+def _loops(module: Module, node: ast.AST) -> list[ast.For | ast.comprehension]:
+    """The loops of its function around a node, with those of comprehensions."""
+    loops: list[ast.For | ast.comprehension] = []
+    for parent, _ in module.index.enclosing(node):
+        if parent in module.index.scopes:
+            break
+        loops += [parent] if isinstance(parent, ast.For) else getattr(parent, "generators", [])
+    return loops
+
+
+def _counters(module: Module, spawn: Spawn) -> set[str]:
+    return {ast.unparse(loop.target) for loop in _loops(module, spawn.call)}
+
+
+def _one_after_the_other(module: Module, spawn: Spawn) -> Iterator[Finding]:
+    """A Process that is joined in the loop that starts it, before the next one is started."""
+    statement = module.index.parents.get(spawn.call)
+    name = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    loop = next((each for each in _loops(module, spawn.call) if isinstance(each, ast.For)), None)
+    if (
+        spawn.how != "Process"
+        or not isinstance(name, ast.Name)
+        or loop is None
+        or not module.calls("dist.init_process_group")
+    ):
+        return
+    for call in module.method_calls.get("join", ()):
+        is_own = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == name.id
+        if is_own and not call.args and not call.keywords and module.index.statement(call) in loop.body:
+            yield point(
+                module,
+                call,
+                f"{name.id}.join() waits for each process before the next one is started",
+                "join() after all are started",
+                label="the first rank waits for the others: deadlock",
+                fix="Start all processes first, then join them in a second loop.",
+            )
+
+
+def _one_rank_for_all(module: Module, spawn: Spawn) -> Iterator[Finding]:
+    """Several processes that all get the same literal rank."""
+    function = spawn.function
+    if spawn.how != "Process" or function is None or not spawn.arguments or not _loops(module, spawn.call):
+        return
+    for call in module.calls("dist.init_process_group"):
+        rank = argument(call, None, "rank")
+        names = [a.arg for a in function.args.args]
+        is_own = module.index.function_of(call) is function and isinstance(rank, ast.Name) and rank.id in names
+        position = names.index(rank.id) if is_own and isinstance(rank, ast.Name) else len(spawn.arguments)
+        given = spawn.arguments[position] if position < len(spawn.arguments) else None
+        if isinstance(given, ast.Constant) and type(given.value) is int:
+            yield point(
+                module,
+                given,
+                f"every process of the loop gets rank {given.value}",
+                "the counter of the loop",
+                label="the others never join",
+                fix="Pass the counter of the loop as the rank.",
+            )
+
+
+@spawn_arguments_do_not_fit.look
+def world_not_filled(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Fewer processes join than the world size that they pass."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.WORLD_NOT_FILLED,
+        lambda o, who: f"{o.values['count']} processes join a world of {o.values['size']}",
+        label="waits for ranks that no process has",
+        expected="as many processes as the world size",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -14,6 +15,9 @@ from ddpdoctor.rules.script.variables import sets
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 _DRAWS = ("random.randint", "random.randrange", "random.choice", "numpy.random.randint", "os.getpid", "time.time")
@@ -47,6 +51,19 @@ def rendezvous_differs_by_rank(script: Script) -> Iterator[Finding]:
         for call in module.calls("dist.init_process_group"):
             yield from _method(module, call)
             yield from _rank(module, call)
+            yield from _backend(module, call)
+        for call in module.calls("dist.PrefixStore"):
+            prefix = argument(call, 0, "prefix")
+            values = _values(module, prefix) if prefix is not None else None
+            if prefix is not None and values is not None:
+                yield point(
+                    module,
+                    prefix,
+                    f"the prefix of the store differs between ranks: {values[0]} and {values[1]}",
+                    "the same prefix on all ranks",
+                    label="each rank reads and writes other keys",
+                    fix="Pass the same prefix on all ranks.",
+                )
 
 
 def _addresses(module: Module) -> Iterator[Finding]:
@@ -107,6 +124,20 @@ def _method(module: Module, call: ast.Call) -> Iterator[Finding]:
         )
 
 
+def _backend(module: Module, call: ast.Call) -> Iterator[Finding]:
+    backend = argument(call, 0, "backend")
+    values = _values(module, backend) if backend is not None else None
+    if backend is not None and values is not None and all(isinstance(v, str) for v in values):
+        yield point(
+            module,
+            backend,
+            f"the backend differs between ranks: {values[0]} on rank 0 and {values[1]} on rank 1",
+            "the same backend on all ranks",
+            label="the ranks cannot communicate",
+            fix="Pass the same backend on all ranks.",
+        )
+
+
 def _rank(module: Module, call: ast.Call) -> Iterator[Finding]:
     """`rank=rank + 1`: ranks that are not 0 to world_size - 1."""
     rank, size = argument(call, None, "rank"), argument(call, None, "world_size")
@@ -138,3 +169,33 @@ def _rank(module: Module, call: ast.Call) -> Iterator[Finding]:
 def _without_offset(module: Module, rank: ast.BinOp, ranks: list[int]) -> tuple[Edit, ...]:
     is_next = isinstance(rank.op, ast.Add) and isinstance(rank.right, ast.Constant) and min(ranks) == rank.right.value
     return (replace(module, rank, code(module, rank.left, 100)),) if is_next else ()
+
+
+@rendezvous_differs_by_rank.look
+def join_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Addresses, ports or world sizes that differ between ranks."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.JOINS_DIFFER,
+        lambda o, who: f"{o.values['what']} differs between ranks: {o.values['values']}",
+        label="the ranks never join each other",
+        expected="the same value on all ranks",
+    )
+
+
+@rendezvous_differs_by_rank.look
+def rank_outside_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank that is not in its world."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.RANK_OUTSIDE,
+        lambda o, who: f"a process joins as rank {o.values['rank']} of a world of {o.values['size']}",
+        label="no such rank in this world",
+        expected="ranks from 0 to the world size minus 1",
+    )

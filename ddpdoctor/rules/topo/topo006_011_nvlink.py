@@ -72,7 +72,8 @@ def _expected(gpu: GpuNode, same_model: list[GpuNode], topo: Topo, is_bare: bool
         return max(most, model.links) if model is not None and not model.bridge_links and is_bare else most
     if model is not None and model.bridge_links:
         return _bridged(gpu, topo, model.bridge_links)
-    if model is not None and is_bare and len(same_model) > 1 and not (model.may_be_alone and most == 0):
+    has_siblings = len(same_model) > 1 or gpu.index > 0
+    if model is not None and is_bare and has_siblings and not (model.may_be_alone and most == 0):
         return max(most, model.links)
     usual, times = max(Counter(g.active_links for g in same_model).items(), key=lambda item: (item[1], item[0]))
     return max(usual if 2 * times > len(same_model) else 0, _links_from_peers(gpu, topo))

@@ -15,7 +15,9 @@ def libuv_not_built_in() -> None:
     with `use_libuv was requested but PyTorch was built without libuv support` before the script runs; only logs show this cause.
 
     ## Fix
-    Set USE_LIBUV=0.
+    Set USE_LIBUV=0 if init_process_group raised it. The store of torchrun itself does not read that variable: if the traceback
+    shows `elastic/rendezvous`, start the ranks without torchrun, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
+    USE_LIBUV=0, or run in WSL2.
 
     ## Example
 
@@ -24,5 +26,10 @@ def libuv_not_built_in() -> None:
         # before
         torchrun --nproc-per-node 2 train.py
         # after
-        USE_LIBUV=0 torchrun --nproc-per-node 2 train.py
+        USE_LIBUV=0 RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python train.py
+
+    ## Source
+    https://github.com/pytorch/pytorch/issues/139990; confirmed in https://github.com/kohya-ss/musubi-tuner/issues/100, where
+    USE_LIBUV=0 had no effect and one GPU without the launcher worked: static_tcp_rendezvous.py of torch 2.13 makes a TCPStore
+    with the default use_libuv=True.
     """

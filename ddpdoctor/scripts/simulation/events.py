@@ -124,6 +124,8 @@ def _fits(module: Module, base: ast.expr, kind: str) -> bool:
         return "accelerator" in text.lower() or _constructor(module, base) == "Accelerator"
     if kind.endswith("trainer"):
         return _is_trainer(module, base, kind)
+    if kind == "strategy":
+        return text == "strategy" and bool(module.frameworks & {"lightning", "pytorch_lightning"})
     if kind == "engine":
         is_engine = "engine" in text.lower() and "deepspeed" in module.text
         return is_engine or (text == "trainer" and bool(module.frameworks & {"lightning", "pytorch_lightning"}))

@@ -60,7 +60,8 @@ _STARS = {
     "torch.distributed": (
         "init_process_group destroy_process_group is_initialized is_available get_rank get_world_size barrier all_reduce "
         "broadcast reduce all_gather gather scatter reduce_scatter all_to_all send recv isend irecv new_group "
-        "all_gather_object broadcast_object_list gather_object scatter_object_list all_gather_into_tensor"
+        "all_gather_object broadcast_object_list gather_object scatter_object_list all_gather_into_tensor "
+        "all_gather_single gather_into_tensor gather_single reduce_scatter_single"
     ),
     "torch.nn.parallel": "DistributedDataParallel",
     "torch.utils.data": "DataLoader DistributedSampler Dataset IterableDataset TensorDataset",

@@ -21,11 +21,12 @@ def words(text: str) -> tuple[str, ...]:
 
 COLLECTIVES = frozenset(
     words("""
-    dist.all_gather dist.all_gather_coalesced dist.all_gather_into_tensor dist.all_gather_object dist.all_reduce
-    dist.all_reduce_coalesced dist.all_to_all dist.all_to_all_single dist.barrier dist.broadcast dist.broadcast_object_list
-    dist.gather dist.gather_object dist.monitored_barrier dist.new_group dist.new_subgroups
-    dist.new_subgroups_by_enumeration dist.reduce dist.reduce_scatter dist.reduce_scatter_tensor dist.scatter
-    dist.scatter_object_list dist._all_gather_base dist._reduce_scatter_base
+    dist._all_gather_base dist._reduce_scatter_base dist.all_gather dist.all_gather_coalesced dist.all_gather_into_tensor
+    dist.all_gather_object dist.all_gather_single dist.all_reduce dist.all_reduce_coalesced dist.all_to_all
+    dist.all_to_all_single dist.barrier dist.broadcast dist.broadcast_object_list dist.gather dist.gather_into_tensor
+    dist.gather_object dist.gather_single dist.monitored_barrier dist.new_group dist.new_subgroups
+    dist.new_subgroups_by_enumeration dist.reduce dist.reduce_scatter dist.reduce_scatter_single dist.reduce_scatter_tensor
+    dist.scatter dist.scatter_object_list
     dist.nn.functional.all_gather dist.nn.functional.all_reduce dist.nn.functional.broadcast dist.nn.functional.gather
     dist.nn.functional.reduce dist.nn.functional.reduce_scatter dist.nn.functional.scatter dist.nn.functional.all_to_all
     dist.nn.all_reduce dist.nn.all_gather dist.nn.broadcast
@@ -47,9 +48,13 @@ GROUP_POSITION = {
     "dist.reduce": 3,
     "dist.all_gather": 2,
     "dist.all_gather_into_tensor": 2,
+    "dist.all_gather_single": 2,
     "dist.gather": 3,
+    "dist.gather_into_tensor": 3,
+    "dist.gather_single": 3,
     "dist.scatter": 3,
     "dist.reduce_scatter": 3,
+    "dist.reduce_scatter_single": 3,
     "dist.reduce_scatter_tensor": 3,
     "dist.all_to_all": 2,
     "dist.all_to_all_single": 4,
@@ -68,6 +73,8 @@ P2P = frozenset(("dist.send", "dist.recv", "dist.isend", "dist.irecv", "dist.P2P
 
 METHODS = {
     "wait_for_everyone": "accelerator",
+    "barrier": "strategy",
+    "full_tensor": "any",
     "gather": "accelerator",
     "gather_object": "accelerator",
     "reduce": "accelerator",

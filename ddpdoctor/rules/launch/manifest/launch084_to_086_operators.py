@@ -66,15 +66,16 @@ def pod_without_launcher(launch: Launch) -> Iterator[Finding]:
 
 
 def _torchrun(program: Layer, pod: Pod) -> SpanEdit:
-    """Replace Python and its options by torchrun with the variables of the operator."""
+    """Replace Python and its options by torchrun with the variables of the operator. With an nprocPerNode its WORLD_SIZE
+    counts processes, so the number of pods is written out.
+    """
     form = "${}" if pod.in_shell else "$({})"
-    options = (
-        ("nnodes", "WORLD_SIZE"),
-        ("node-rank", "RANK"),
-        ("master-addr", "MASTER_ADDR"),
-        ("master-port", "MASTER_PORT"),
-    )
-    passed = " ".join(f"--{option}={form.format(name)}" for option, name in options)
+    counts_processes = (pod.nproc or "1").isdigit() and int(pod.nproc or "1") > 1
+    nodes = form.format("WORLD_SIZE")
+    if counts_processes:
+        nodes = form.format("PET_NNODES") if pod.pods is None else str(pod.pods)
+    options = (("node-rank", "RANK"), ("master-addr", "MASTER_ADDR"), ("master-port", "MASTER_PORT"))
+    passed = " ".join((f"--nnodes={nodes}", *(f"--{option}={form.format(name)}" for option, name in options)))
     script = program.reading.script
     module = " -m" if program.given("module") is not None else ""
     assert script is not None

@@ -101,13 +101,18 @@ def local_rank_dash_unrecognized(launch: Launch) -> Iterator[Finding]:
 
         # after
         torchrun --nproc-per-node=2 train.py
+
+    ## Source
+    Confirmed in https://github.com/huggingface/pytorch-image-models/issues/1728 and
+    https://github.com/OFA-Sys/Chinese-CLIP/issues/74 (torchrun), and
+    https://github.com/XPixelGroup/BasicSR/issues/626 (both spellings).
     """
     for line, layer, _ in _legacy(launch):
         script = line.script
         if script is None or layer.given("use_env") is not None or not script.local_rank:
             continue
         passed = "--local-rank" if launch.version >= (2, 0) else "--local_rank"
-        if passed in script.local_rank:
+        if passed in script.local_rank or (script.ignores_unknown and "LOCAL_RANK" in script.reads):
             continue
         edits = _as_torchrun(line, layer) if "LOCAL_RANK" in script.reads else None
         word = layer.reading.script

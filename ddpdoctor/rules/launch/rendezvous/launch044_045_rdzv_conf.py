@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import isfinite
 
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, source
@@ -22,6 +24,8 @@ INTEGER_KEYS = (
     "read_timeout",
 )
 CONF_KEYS = {"c10d": (*INTEGER_KEYS, "is_host", "store_type"), "static": ("timeout", "rank")}
+NEWER_KEYS = {"c10d": {"cas_backoff_max_seconds": (2, 15)}}
+"""Keys that a backend reads since a version of torch."""
 TRUTHS = ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n")
 
 
@@ -60,6 +64,7 @@ def rdzv_conf_key_ignored(launch: Launch) -> Iterator[Finding]:
         keys = CONF_KEYS.get(plan.backend or "")
         if keys is None:
             continue
+        keys += tuple(k for k, since in NEWER_KEYS.get(plan.backend or "", {}).items() if launch.version >= since)
         for name, value in _conf(plan):
             if name and value is not None and name not in keys:
                 meant = _conf_key(name, plan.backend or "")
@@ -84,7 +89,11 @@ def _conf_key(name: str, backend: str) -> str | None:
     "LAUNCH045",
     "rdzv-conf-value-invalid",
     Severity.ERROR,
-    signatures=(r"does not represent a valid (boolean|integer) value", r"must have a value specified"),
+    signatures=(
+        r"does not represent a valid (boolean|integer) value",
+        r"must have a value specified",
+        r"\bcas_backoff_max_seconds ?\([^)]{0,60}\) (?:is not a valid float value|must be finite and non-negative)",
+    ),
 )
 def rdzv_conf_value_invalid(launch: Launch) -> Iterator[Finding]:
     """--rdzv-conf has a key without a value, or a value that torchrun cannot read.
@@ -111,7 +120,7 @@ def rdzv_conf_value_invalid(launch: Launch) -> Iterator[Finding]:
         if plan.backend not in ("static", "c10d"):
             continue
         for name, value in _conf(plan):
-            fault = _conf_fault(name, value, plan.backend)
+            fault = _conf_fault(name, value, plan.backend, launch.version)
             if fault:
                 conf = plan.settings["rdzv_conf"]
                 text = f"{source(conf, 'rdzv_conf')} {fault[0]}"
@@ -126,13 +135,24 @@ def _readable(text: str) -> str | None:
     return fixed if fixed != text and len(pairs) == len(text.split(",")) else None
 
 
-def _conf_fault(name: str, value: str | None, backend: str) -> tuple[str, str] | None:
+def _conf_fault(name: str, value: str | None, backend: str, version: Version) -> tuple[str, str] | None:
     """What is wrong with a key and its value, and the text of the caret."""
     if value is None:
         return (f"has the key {name!r:.30} without a value", f"use {name}=…") if name else ("has no key", "use key=…")
     if backend == "c10d" and name == "is_host" and value.lower() not in TRUTHS:
         return f"has is_host={value:.20}, not true or false", "use true or false"
+    since = NEWER_KEYS.get(backend, {}).get(name)
+    if since is not None and version >= since and not _is_duration(value):
+        return f"has an invalid {name}", "use seconds, without a unit"
     numbers = INTEGER_KEYS if backend == "c10d" else ("timeout",)
     if name in numbers and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
         return f"has {name}={value:.20}, not a number", "use whole seconds, without a unit"
     return None
+
+
+def _is_duration(text: str) -> bool:
+    """Whether torch reads it as a finite number of seconds that is not negative."""
+    try:
+        return isfinite(float(text)) and float(text) >= 0
+    except ValueError:
+        return False

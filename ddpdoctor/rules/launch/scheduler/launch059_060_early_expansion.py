@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
-from ddpdoctor.facts.submission import Submission
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.findings import Finding, Severity, Speaker
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
-from ddpdoctor.rules.launch.submitted import at_mark, launchers_of, mark_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, launchers_of, mark_of
 
 __all__ = ["EARLY"]
 
@@ -80,6 +81,29 @@ def _in_shell(line: LaunchLine, layer: Layer) -> list[SpanEdit] | None:
     last = layer.reading.arguments[-1] if layer.reading.arguments else layer.reading.script or layer.own[-1]
     body = line.source[first.start : last.end]
     return [SpanEdit(first.start, last.end, f"bash -c '{escape(body, chr(39))}'")]
+
+
+@node_rank_expanded_too_early.look
+def ranks_of_the_batch_step(submission: Submission) -> Iterator[Finding]:
+    """A node rank that was made of a variable of the process is the same on all hosts: another shell expanded it."""
+    ranks: dict[int, set[int | None]] = {}
+    found: dict[int, tuple[Task, Agent]] = {}
+    for step, task, agent in agents_of(submission):
+        if task.launcher is not None and task.launcher.name in ("srun", "mpirun", "mpiexec") and len(step.hosts) > 1:
+            ranks.setdefault(id(step), set()).add(agent.plan.node_rank)
+            found.setdefault(id(step), (task, agent))
+    for step_id, values in ranks.items():
+        task, agent = found[step_id]
+        word = agent.plan.settings["node_rank"].word
+        if len(values) > 1 or None in values or word is None or agent.plan.backend != "static":
+            continue
+        at = next((at for at, each in enumerate(task.line.argv) if each.start <= word.start < max(each.end, 1)), None)
+        if at not in task.of_process:
+            continue
+        assert task.launcher is not None
+        text = f"the node rank is expanded before {task.launcher.name} starts: {values.pop()} on every node"
+        mark, expected = mark_of(task, word), "bash -c '…' in single quotes"
+        yield at_mark(submission, mark, text, seen="expanded once", expected=expected, label="expand it in the task")
 
 
 @cause(

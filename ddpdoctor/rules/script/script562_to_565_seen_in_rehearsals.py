@@ -1,4 +1,4 @@
-"""SCRIPT560 to SCRIPT566: mistakes that only running the script shows: `ddpdoctor rehearse`."""
+"""SCRIPT562 to SCRIPT565: mistakes that only running the script shows: `ddpdoctor rehearse`."""
 
 from __future__ import annotations
 
@@ -10,72 +10,6 @@ from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
-
-
-@cause("SCRIPT560", "collective-root-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def collective_root_mismatch() -> None:
-    """The ranks call one collective with different roots.
-
-    ## Why it matters
-    Each rank takes part in another operation: a broadcast from the own rank changes nothing, and the ranks keep different values,
-    without an error; a reduce or gather with different roots hangs until the timeout.
-
-    ## Fix
-    Pass the same `src` or `dst` on all ranks: a constant such as 0, not the rank.
-
-    ## Example
-        # before
-        dist.broadcast(x, src=dist.get_rank())
-        # no error; every rank keeps its own x
-
-        # after
-        dist.broadcast(x, src=0)
-
-    ## Source
-    torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp compares operation, shape and dtype; the root is not compared.
-    """
-
-
-@collective_root_mismatch.look
-def other_root(rehearsal: Rehearsal) -> Iterator[Finding]:
-    """One collective with different roots."""
-    from ddpdoctor.facts.rehearsal import DifferenceKind
-    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
-
-    yield from difference_findings(rehearsal, DifferenceKind.ROOT, label="the root differs between ranks")
-
-
-@cause("SCRIPT561", "reduce-op-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def reduce_op_mismatch() -> None:
-    """The ranks call one reduction with different operators.
-
-    ## Why it matters
-    Nothing compares the operators: each rank combines the values in its own way, and the results differ between ranks, without an
-    error.
-
-    ## Fix
-    Pass the same `op` on all ranks.
-
-    ## Example
-        # before
-        dist.all_reduce(x, op=dist.ReduceOp.MAX if rank == 0 else dist.ReduceOp.SUM)
-        # no error; the ranks have different results
-
-        # after
-        dist.all_reduce(x, op=dist.ReduceOp.SUM)
-
-    ## Source
-    torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp compares operation, shape and dtype; the operator is not compared.
-    """
-
-
-@reduce_op_mismatch.look
-def other_operator(rehearsal: Rehearsal) -> Iterator[Finding]:
-    """One reduction with different operators."""
-    from ddpdoctor.facts.rehearsal import DifferenceKind
-    from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
-
-    yield from difference_findings(rehearsal, DifferenceKind.REDUCTION, label="the operator differs between ranks")
 
 
 @cause("SCRIPT562", "collective-list-length-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -232,58 +166,4 @@ def two_devices(rehearsal: Rehearsal) -> Iterator[Finding]:
         lambda o, who: f"{o.values['operation']} gets tensors on {o.values['devices'].replace(', ', ' and ')}",
         label="tensors on two devices",
         expected="one device",
-    )
-
-
-@cause("SCRIPT566", "call-refused-by-backend", Severity.ERROR)
-def call_refused_by_backend() -> None:
-    """The script calls what its backend does not have.
-
-    ## Why it matters
-    The call raises on all ranks when the job runs on GPUs: `monitored_barrier is only implemented for GLOO backend.`
-
-    ## Fix
-    Use `dist.barrier()`, or pass a gloo group: `dist.monitored_barrier(group=dist.new_group(backend="gloo"))`.
-
-    ## Example
-        # before
-        dist.init_process_group("nccl")
-        dist.monitored_barrier()
-        # ValueError: monitored_barrier is only implemented for GLOO backend.
-
-        # after
-        dist.barrier()
-
-    ## Source
-    torch/distributed/distributed_c10d.py, monitored_barrier.
-    """
-
-
-@call_refused_by_backend.look
-def refused(rehearsal: Rehearsal) -> Iterator[Finding]:
-    """A call that the backend does not have."""
-    from ddpdoctor.facts.rehearsal import ObservationKind
-    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
-
-    yield from observation_findings(
-        rehearsal,
-        ObservationKind.REFUSED,
-        lambda o, who: f"{o.values['op']}() does not exist for the nccl backend",
-        label="raises with nccl",
-        expected="a call that nccl has",
-    )
-
-
-@parameters_differ_after_step.look
-def not_synchronized(rehearsal: Rehearsal) -> Iterator[Finding]:
-    """A step with gradients that no backward pass has synchronized."""
-    from ddpdoctor.facts.rehearsal import ObservationKind
-    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
-
-    yield from observation_findings(
-        rehearsal,
-        ObservationKind.UNSYNCHRONIZED,
-        lambda o, who: "an optimizer step follows a backward pass that synchronizes no gradient",
-        label="this backward pass does not synchronize",
-        expected="the last backward pass before a step outside of no_sync()",
     )

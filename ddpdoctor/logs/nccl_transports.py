@@ -1,0 +1,57 @@
+"""Which transports NCCL says that it uses (NCCL_DEBUG=INFO), host by host, and what its own lines prove of the hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.logs.context_patterns import context_lines
+
+__all__ = ["HostTransports", "transports_of_hosts"]
+
+
+@dataclass(slots=True)
+class HostTransports:
+    """What the ranks of one host use. `networks` maps a network (NET/IB, NET/Socket) to its first line.
+
+    `direct` and `staged` are the first lines of a network path with and without GPUDirect RDMA, `shared` of a path through
+    shared memory inside the node. `nvlink` and `rdma` are lines that prove NVLink between all GPUs, and RDMA devices.
+    """
+
+    networks: dict[str, LogLine] = field(default_factory=dict)
+    direct: LogLine | None = None
+    staged: LogLine | None = None
+    shared: LogLine | None = None
+    nvlink: LogLine | None = None
+    rdma: LogLine | None = None
+
+
+def transports_of_hosts(log: Log) -> dict[str, HostTransports]:
+    """The transports by host; lines that do not name their host are left out."""
+    hosts: dict[str, HostTransports] = {}
+    for line, match in context_lines(log, "channel"):
+        if line.who.host is not None:
+            _note(hosts.setdefault(line.who.host, HostTransports()), line, match["via"])
+    for line, match in context_lines(log, "transport_offer"):
+        if line.who.host in hosts:
+            host = hosts[line.who.host]
+            if match["rdma"]:
+                host.rdma = host.rdma or line
+            else:
+                host.nvlink = host.nvlink or line
+    return hosts
+
+
+def _note(host: HostTransports, line: LogLine, via: str) -> None:
+    kind, _, rest = via.partition("/")
+    if kind == "SHM" or "shared memory" in via:
+        host.shared = host.shared or line
+    elif kind == "NET":
+        network = f"NET/{rest.partition('/')[0].strip()}"
+        host.networks.setdefault(network, line)
+        if network == "NET/Socket":
+            return
+        if "/GDRDMA" in rest:
+            host.direct = host.direct or line
+        else:
+            host.staged = host.staged or line

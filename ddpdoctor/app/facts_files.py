@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpdoctor.app.archived_inputs import unpacked_inputs
-from ddpdoctor.app.facts_source import UnreadableError, load_facts
+from ddpdoctor.app.facts_source import ANSWER_SECONDS, UnreadableError, load_facts
 from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.tool_files import AREAS, examine_tool_files, report_of
@@ -77,9 +77,14 @@ def texts_in(
     texts: list[tuple[str, str]] = []
     saved: list[tuple[str, Facts]] = []
     others: list[ExaminedInput] = []
+    limit = min(deadline, time.monotonic() + ANSWER_SECONDS)
     for each in inputs_of(paths):
         kind = kind_of(head_of(each.name), each.name)
-        text, problem = (None, None) if kind is InputKind.FACTS else tool_text(each.name, deadline=deadline)
+        text, problem = (
+            (None, None)
+            if kind is InputKind.FACTS
+            else tool_text(each.name, deadline=limit if each.may_block else deadline)
+        )
         if kind is InputKind.FACTS:
             problem = _add_facts(each.name, saved)
         elif text is not None and records_of(text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,9 +29,13 @@ from ddpdoctor.rules import Rule, cause_of
 from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
 from ddpdoctor.rules.launch.scheduler.launch057_058_launcher_copies import launcher_per_task
 from ddpdoctor.rules.launch.scheduler.launch061_to_063_083_scheduler_tasks import task_without_rank_variables
+from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.system.machine import Machine
 
 __all__ = ["read", "with_files"]
+
+JUDGE_SECONDS = 30.0
+"""Time limit for judging the launch lines of one file, and for judging what all files together start."""
 
 
 def read(paths: Sequence[str], machine: Machine, launch: Launch) -> LaunchFiles:
@@ -94,8 +99,9 @@ def _outcomes(
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
     explained = {(f.where.file, code) for each in outcomes for f in each.findings for code in explains[f.code]}
     of_lines = tuple(rule for rule in rules if "job_file" not in rule.needs)
-    for lines in files.lines.values():
-        for each in _judged(lines, facts, facts.launch, of_lines, corrects=corrects):
+    for path, lines in files.lines.items():
+        judged = functools.partial(_judged, lines, facts, facts.launch, of_lines, corrects=corrects)
+        for each in _within_budget(judged, path, files):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcomes.append(each)
     for outcome in outcomes:
@@ -103,7 +109,7 @@ def _outcomes(
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
     imagining = ImaginingRules(of_lines, tuple(comparing), tuple(rules_for(request, AREAS)))
-    for outcome in imagined_outcomes(files, facts, imagining, known):
+    for outcome in _within_budget(lambda: imagined_outcomes(files, facts, imagining, known), "job files", files):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)
     told = {(f.code, f.where.file) for each in outcomes for f in each.findings}
@@ -116,6 +122,15 @@ def _outcomes(
     for outcome in outcomes:
         outcome.findings = [f for f in outcome.findings if (f.where.file, f.code) not in explained]
     return outcomes
+
+
+def _within_budget(work: Callable[[], Iterable[Outcome]], name: str, files: LaunchFiles) -> list[Outcome]:
+    """The outcomes, or a failure that says why there are none."""
+    try:
+        return within_budget(lambda: list(work()), JUDGE_SECONDS)
+    except OverBudgetError as error:
+        files.failures.append(f"{name}: not judged: {error}")
+        return []
 
 
 def _is_refuted(finding: Finding, files: LaunchFiles) -> bool:

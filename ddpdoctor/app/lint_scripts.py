@@ -24,11 +24,15 @@ from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
+from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
     from multiprocessing.process import BaseProcess
+
+READ_SECONDS = 10.0
+"""Time limit for reading one script or notebook."""
 
 __all__ = ["AREA", "ScriptOutcomes", "judge_scripts", "named_by"]
 
@@ -183,10 +187,11 @@ def _texts(found: Scripts, started: set[str], request: Request, reading: ScriptO
             reading.failures.append(left)
             break
         try:
-            text = read(path)
-        except OSError as error:
-            reading.failures.append(f"{path}: {error.strerror}")
-            reason = (error.strerror or "not readable").lower()
+            text = within_budget(lambda path=path: read(path), READ_SECONDS)  # type: ignore[misc]
+        except (OSError, OverBudgetError) as error:
+            why = str(error.strerror or "not readable") if isinstance(error, OSError) else str(error)
+            reading.failures.append(f"{path}: {why}")
+            reason = why[:1].lower() + why[1:]
             is_named = path in found.given
             reading.inputs.append(
                 ExaminedInput(path, _kind(path), is_understood=False, reason=reason, is_named=is_named)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["public_report", "public_text"]
 
-LARGEST_FILE_BYTES = 1 << 20
-MOST_FILES = 64
+LARGEST_FILE_BYTES = 1 << 16
+MOST_FILES = 16
 """Files that findings point into are read again for secrets that span lines: the first of them, up to a size."""
 
 

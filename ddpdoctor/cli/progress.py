@@ -91,6 +91,9 @@ class ConsoleListener:
         self._say(f"error: {text}")
 
     def _say(self, line: str) -> None:
+        from ddpdoctor.render.plain import printable  # only if something is said
+
+        line = printable(line)
         with self._lock:
             self._erase()
             print(line, file=sys.stderr, flush=True)

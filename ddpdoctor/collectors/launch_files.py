@@ -18,6 +18,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
+from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.system.process import LateError, run
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ MAX_BYTES = 1 << 20
 """The size limit: launch scripts and manifests are far smaller."""
 HEAD_BYTES = 200
 CHECK_SECONDS = 3.0
+READ_SECONDS = 10.0
+"""Time limit for one file: the largest in public repositories take 1 s."""
 
 _SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
@@ -80,7 +83,7 @@ def read_files(
         if text is None:
             found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
         else:
-            found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
+            found.inputs[path] = _limited(path, text, found, environ, version, cwd, files)
     return found
 
 
@@ -130,6 +133,25 @@ def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
         return None, "binary"
     text = data.decode("utf-8-sig", "replace")
     return (text, "") if text.strip() else (None, "empty")
+
+
+def _limited(
+    path: str,
+    text: str,
+    found: LaunchFiles,
+    environ: Mapping[str, str],
+    version: Version,
+    cwd: str,
+    files: FileLookup,
+) -> ExaminedInput:
+    """As `_read`, within a budget of time and memory."""
+    try:
+        return within_budget(lambda: _read(path, text, found, environ, version, cwd, files), READ_SECONDS)
+    except OverBudgetError as error:
+        for by_path in (found.lines, found.jobs, found.left_out):
+            by_path.pop(path, None)
+        found.failures.append(f"{path}: {error}")
+        return ExaminedInput(path, "unknown", is_understood=False, lines=text.count("\n"), reason=str(error))
 
 
 def _read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from ddpdoctor.collectors.log.inputs import UNREADABLE, TolerantReader, inputs_of, opened, reason_of
 from ddpdoctor.tool_output.parts import may_be_tool_output
@@ -15,13 +16,18 @@ __all__ = ["MOST_BYTES", "head_of", "tool_text"]
 MOST_BYTES = 64 << 20
 """An nvidia-bug-report.log of a machine with 16 GPUs is below 40 MB."""
 
+HEAD_SECONDS = 5.0
+
 
 def head_of(path: str) -> bytes:
-    """The first bytes of a file, unpacked; b"" if it cannot be read."""
+    """The first bytes of a file, unpacked; b"" if it cannot be read, or does not answer within HEAD_SECONDS."""
+    deadline = time.monotonic() + HEAD_SECONDS
     for each in inputs_of([path]):
+        if each.problem is not None:
+            return b""
         try:
-            with opened(each) as file:
-                return TolerantReader(file).head
+            with opened(each, None, deadline) as file:
+                return TolerantReader(file, deadline).head
         except UNREADABLE:
             return b""
     return b""

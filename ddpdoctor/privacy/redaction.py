@@ -20,7 +20,9 @@ from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_ran
 
 __all__ = ["REMOVED", "redact", "redact_variable"]
 
-URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]+|[^/?#:\s'\"<>]*:(?!\d+/)[^\s'\"<>@]+)@")
+URL = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]{1,400}|[^/?#:\s'\"<>]{0,200}:(?!\d+/)[^\s'\"<>@]{1,400})@"
+)
 """Credentials in a URL: a password may contain characters that should have been escaped, and is not a port."""
 _FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
 """Words that make any name with them the name of a secret."""
@@ -50,12 +52,12 @@ _OF_TEXT = (
 _TOKENS = "".join(rf"(?<!\b{word}[_-])(?<!_{word}[_-])" for word in _OF_TEXT) + "token"
 """An access token, not a text token: `hf_token`, not `pad_token`."""
 _SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+))*(?![\w-])"
-_NAME = rf"(?:[\w.-]*(?:{_FIRM})s?[\w.-]*|[\w.-]*(?:{_TOKENS}|{_KEYS}|pwd|(?<![A-Za-z])pw|bearer){_SUFFIX})"
+_NAME = rf"(?:[\w.-]{{0,80}}(?:{_FIRM})s?[\w.-]{{0,80}}|[\w.-]{{0,80}}(?:{_TOKENS}|{_KEYS}|pwd|(?<![A-Za-z])pw|bearer){_SUFFIX})"
 _WORDS = (
     r"auth|authorization|signature|sig|cookie|creds?|jwt|t?otp|psk|(?:pass|access)[-_]?code|(?:ssh|db|user|key|store|root|bind|admin|ldap|smtp|ftp|http|sudo)?p(?:ass|w)"
     r"|(?:github|gitlab|gh|gl|azure|ado|devops|bitbucket|personal[_-]access|hub|hf)[_-]?pat"
 )
-_LOOSE = rf"(?:[\w.-]*[_.-])?(?:{_WORDS}){_SUFFIX}"
+_LOOSE = rf"(?:[\w.-]{{0,80}}[_.-])?(?:{_WORDS}){_SUFFIX}"
 """Names that are also ordinary words: their values are secrets only in `sig=…`, `"auth": "…"` and `--auth …`."""
 _VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
 NAMES = re.compile(rf"{_FIRM}|token|key|pwd|pw|bearer|honeycomb|{_WORDS}", re.IGNORECASE)
@@ -87,9 +89,11 @@ ASSIGNMENT = re.compile(
 _LOGIN = re.compile(r"(?:auth|token|[_.-]key)$", re.IGNORECASE)
 PASSWORD = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s._/-]{8,}")
 """Letters and digits, and neither a version nor a path."""
+LONGEST = 1 << 16
+"""Characters of one text: nothing that a report, a variable or a message holds is longer, except to waste time."""
 COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
 KEYED = re.compile(
-    r"(?P<name>(?<![\w.-])[\w.-]*key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
+    r"(?P<name>(?<![\w.-])[\w.-]{0,80}key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
     re.IGNORECASE,
 )
 """Any key whose value is long and has a digit, so it is not the name of a column or of a dictionary entry."""
@@ -193,6 +197,8 @@ def _words(values: list[Any], field: str) -> list[Any]:
 def _text(text: str, field: str) -> str:
     if len(text) < 6:
         return text
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]} ({len(text) - LONGEST} characters left out)"
     text = URL.sub(lambda m: f"{m['scheme']}***@", text)
     text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m) else mark(m[0]), text)
     text = HEADER.sub(_marked, text)
@@ -203,7 +209,7 @@ def _text(text: str, field: str) -> str:
     for known in (COOKIE, *(PLACES if PROGRAMS.search(text) else ()), USER):
         text = known.sub(_marked, text)
     text = MESSAGE.sub(lambda m: _marked(m) if m["quoted"] or looks_like_key(m["value"]) else m[0], text)
-    text = without_tokens(ASSIGNMENT.sub(_assigned, text))
+    text = without_tokens(_assigned(text))
     if PROSE.search(field):
         return WORD.sub(lambda m: mark(m[0]) if is_surely_random(m[0]) else m[0], text)
     if IDENTITIES.search(field):
@@ -211,12 +217,20 @@ def _text(text: str, field: str) -> str:
     return WORD.sub(lambda m: mark(m[0]) if is_random(m[0]) or is_surely_random(m[0]) else m[0], text)
 
 
-def _assigned(match: re.Match[str]) -> str:
-    """An assignment, with its value marked if the words of the name say so."""
-    name, value = match["name"].strip("\"'-]"), match["value"]
-    # What follows a name that says nothing may be an assignment itself: `login failed: APP_LICENSE=…`.
-    shown = mark(value) if _holds_secret(name, value) else ASSIGNMENT.sub(_assigned, value)
-    return f"{match['name']}{match['sign']}{shown}"
+def _assigned(text: str) -> str:
+    """The text with the values of assignments marked whose names announce a secret.
+
+    What follows a name that says nothing may be an assignment itself: `login failed: APP_LICENSE=…`.
+    """
+    pieces, done, at = [], 0, 0
+    while match := ASSIGNMENT.search(text, at):
+        name, value = match["name"].strip("\"'-]"), match["value"]
+        if _holds_secret(name, value):
+            pieces += [text[done : match.start("value")], mark(value)]
+            done = at = match.end()
+        else:
+            at = match.end("sign")
+    return "".join((*pieces, text[done:]))
 
 
 def _holds_secret(name: str, value: str) -> bool:

@@ -43,6 +43,8 @@ ONE_CASE = 32
 AFTER_ISSUER = 24
 """A run of this length after an issuer's prefix, as in `csk-…`, is not a name."""
 
+LONGEST = 512
+"""A longer word is judged by its beginning."""
 SHORT_PIECE = 12
 """A word of shorter pieces, each in one case, is a name: `lab-SYS-4028GR-TR2`."""
 MANGLED = "_Z"
@@ -76,6 +78,7 @@ def is_random(word: str) -> bool:
     """Whether a word is as random as a key: letters of both cases and digits, hardly any repeated, or many of one case."""
     if word.startswith(MANGLED):
         return False
+    word = word[:LONGEST]
     parts = [part for part in re.split(r"[/.=]", word) if len(part) >= 20]
     if any(_looks_random(part) and not _is_name(part, _share(word)) for part in parts):
         return True
@@ -87,6 +90,7 @@ def is_surely_random(word: str) -> bool:
     """The same for log lines, which contain names of kernels and functions: letters and digits must alternate frequently."""
     if word.startswith(MANGLED):
         return False
+    word = word[:LONGEST]
     parts = re.split(r"([/._=~+-])", word)
     for at in range(0, len(parts), 2):
         part = parts[at]

@@ -9,6 +9,7 @@ from typing import Any
 from ddpdoctor import __version__
 from ddpdoctor.examined import ExaminedInput, ExaminedJob, RunDifference
 from ddpdoctor.findings import Certainty, Evidence, Finding, NodeCommand, Report, Role, Severity, Where
+from ddpdoctor.render.plain import json_printable
 
 __all__ = ["as_dict", "findings_in", "write"]
 
@@ -23,7 +24,7 @@ DOCTOR = "ddpdoctor"
 
 def write(report: Report) -> str:
     """The report, indented, with a newline at the end."""
-    return json.dumps(as_dict(report), indent=2, ensure_ascii=False) + "\n"
+    return json_printable(json.dumps(as_dict(report), indent=2, ensure_ascii=False)) + "\n"
 
 
 def as_dict(report: Report) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["printable"]
+__all__ = ["json_printable", "printable"]
 
 _HARMFUL = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -17,6 +17,17 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(c) for c in text)
+
+
+def json_printable(text: str) -> str:
+    """JSON text in which control and format characters are escaped as JSON allows: a terminal that shows it is not steered."""
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or unicodedata.category(c) not in _HARMFUL else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(character.encode("utf-16-le", "surrogatepass")).cast("H"))
 
 
 def _visible(character: str) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from ddpdoctor import __version__
 from ddpdoctor.findings import Finding, Report, Severity
 from ddpdoctor.render.places import machine_place
+from ddpdoctor.render.plain import json_printable
 
 __all__ = ["write"]
 
@@ -27,7 +28,7 @@ def write(report: Report) -> str:
         "results": [_result(f, list(rules).index(f.code)) for f in report.findings],
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+    return json_printable(json.dumps(log, indent=2, ensure_ascii=False)) + "\n"
 
 
 def _rules(findings: tuple[Finding, ...]) -> dict[str, dict[str, Any]]:

@@ -46,6 +46,12 @@ def batches(secrets: list[Secret], size: int = 60) -> Iterable[list[Secret]]:
     return (secrets[at : at + size] for at in range(0, len(secrets), size))
 
 
+def sown(seed: int, kinds: Iterable[Kind] = KINDS, copies: int = COPIES) -> list[Secret]:
+    """The planted secrets; a quarter of them by default, another one at each exit, and all with DDPDOCTOR_FULL=1."""
+    secrets = planted(seed, kinds, copies)
+    return secrets if os.environ.get("DDPDOCTOR_FULL") == "1" else secrets[seed % 4 :: 4]
+
+
 def test_there_are_enough_kinds() -> None:
     assert len({kind.title for kind in KINDS}) >= 150
     assert len(planted(0)) >= 400
@@ -53,7 +59,7 @@ def test_there_are_enough_kinds() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_format_of_a_linted_line_holds_a_secret(form: str, tmp_path: Path) -> None:
-    for secrets in batches(planted(FORMATS.index(form), copies=COPIES if form == "json" else 1)):
+    for secrets in batches(sown(FORMATS.index(form), copies=COPIES if form == "json" else 1)):
         before, after = launch_words(secrets)
         line = [*before, "torchrun", "--nnodes", "2", "train.py", *after, "--nproc_per_node", "4"]
         done = inside("lint", "--format", form, "--output", str(tmp_path / "report"), "--", *line, cwd=tmp_path)
@@ -63,7 +69,7 @@ def test_no_format_of_a_linted_line_holds_a_secret(form: str, tmp_path: Path) ->
 
 
 def test_a_piped_table_and_the_lines_of_nodes_hold_no_secret(tmp_path: Path) -> None:
-    for secrets in batches(planted(20, copies=1)):
+    for secrets in batches(sown(20, copies=1)):
         before, after = launch_words(secrets)
         line = shlex.join([*before, "torchrun", "--nnodes", "2", "train.py", *after, "--nproc_per_node", "4"])
         done = inside("lint", "--verbose", "--node", line, "--node", line, cwd=tmp_path)
@@ -72,7 +78,7 @@ def test_a_piped_table_and_the_lines_of_nodes_hold_no_secret(tmp_path: Path) -> 
 
 
 def test_imagined_processes_hold_no_secret(tmp_path: Path) -> None:
-    secrets = planted(21, copies=1)
+    secrets = sown(21, copies=1)
     before, after = launch_words(secrets)
     job = tmp_path / "job.sh"
     job.write_text(
@@ -96,7 +102,7 @@ def _script(secrets: Iterable[Secret]) -> str:
 
 @pytest.mark.parametrize("form", ["table", "json", "sarif", "markdown"])
 def test_a_linted_script_keeps_its_secrets(form: str, tmp_path: Path) -> None:
-    secrets = planted(30, copies=1)
+    secrets = sown(30, copies=1)
     (tmp_path / "train.py").write_text(_script(secrets))
     done = inside("lint", "--verbose", "--format", form, "train.py", cwd=tmp_path)
     assert "SCRIPT" in done.stdout
@@ -104,7 +110,7 @@ def test_a_linted_script_keeps_its_secrets(form: str, tmp_path: Path) -> None:
 
 
 def test_a_notebook_keeps_its_secrets(tmp_path: Path) -> None:
-    secrets = planted(31, copies=1)
+    secrets = sown(31, copies=1)
     cell = {"cell_type": "code", "source": _script(secrets).splitlines(keepends=True), "metadata": {}, "outputs": []}
     (tmp_path / "train.ipynb").write_text(
         json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
@@ -115,7 +121,7 @@ def test_a_notebook_keeps_its_secrets(tmp_path: Path) -> None:
 
 
 def test_a_patch_keeps_the_secrets_of_its_context(tmp_path: Path) -> None:
-    secrets = planted(32, copies=1)[::4]
+    secrets = sown(32, copies=1)
     lines = ["import os", "import torch", "import torch.distributed as dist", "dist.init_process_group('nccl')"]
     for number, each in enumerate(secrets):
         name = each.kind.name.strip("-").replace("-", "_").lower() or f"note{number}"
@@ -123,14 +129,14 @@ def test_a_patch_keeps_the_secrets_of_its_context(tmp_path: Path) -> None:
         wrapped = f"model{number} = torch.nn.parallel.DistributedDataParallel(net, device_ids=[dist.get_rank()])"
         lines += [f"{name} = {value}", "step = 0", wrapped, *["step += 1"] * 8]
     (tmp_path / "train.py").write_text("\n".join(lines) + "\n")
-    done = inside("lint", "--diff", "train.py", cwd=tmp_path)
+    done = inside("lint", "--diff", "--unsafe", "train.py", cwd=tmp_path)
     assert "device_ids" in done.stdout
     assert leaked(secrets, done.stdout + done.stderr) == []
 
 
 @pytest.mark.parametrize("name", ["job.sh", "job.yaml"])
 def test_a_job_file_keeps_its_secrets(name: str, tmp_path: Path) -> None:
-    secrets = planted(33, copies=1)
+    secrets = sown(33, copies=1)
     before, after = launch_words(secrets)
     if name == "job.sh":
         text = "#!/bin/bash\n" + "\n".join(f"export {shlex.quote(word)}" for word in before)
@@ -162,9 +168,9 @@ def test_a_job_file_keeps_its_secrets(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["table", "json", "junit"])
 def test_check_keeps_the_secrets_of_its_line_and_environment(form: str, tmp_path: Path) -> None:
-    secrets = planted(40, copies=1)
+    secrets = sown(40, copies=1)
     before, after = launch_words(secrets)
-    own = planted(41, NAMED, 1)
+    own = sown(41, NAMED, 1)
     line = [*before, "torchrun", "--nnodes", "1", "missing.py", *after, "--nproc_per_node", "4"]
     done = doctor(
         *("check", "--no-probe", "--no-meet", "--format", form, "--output", str(tmp_path / "report"), "--", *line),
@@ -177,7 +183,7 @@ def test_check_keeps_the_secrets_of_its_line_and_environment(form: str, tmp_path
 
 
 def test_collected_facts_hold_no_secret_of_a_rank_or_of_its_environment(tmp_path: Path) -> None:
-    secrets = planted(50)
+    secrets = sown(50)
     before, after = launch_words(secrets)
     variables = dict(word.split("=", 1) for word in before)
     gathered = {f"NCCL_NOTE_{at}": each.line for at, each in enumerate(secrets) if not each.kind.name}
@@ -206,7 +212,7 @@ def test_collected_facts_hold_no_secret_of_a_rank_or_of_its_environment(tmp_path
 
 
 def test_facts_that_somebody_wrote_by_hand_are_shown_without_their_secrets(tmp_path: Path) -> None:
-    secrets = planted(51, copies=1)
+    secrets = sown(51, copies=1)
     facts = machine_json("cpu_vm")
     for at, name in enumerate(("a", "b")):
         mine = secrets[at::2]
@@ -224,7 +230,7 @@ def test_facts_that_somebody_wrote_by_hand_are_shown_without_their_secrets(tmp_p
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_triage_keeps_the_secrets_of_a_log(form: str, tmp_path: Path) -> None:
-    secrets = planted(60, copies=1)[FORMATS.index(form) :: len(FORMATS)]  # a few of all in each form
+    secrets = sown(60 + FORMATS.index(form), copies=1)[::2]
     for at, each in enumerate(secrets):
         folder = tmp_path / "logs" / f"job-{at}"
         folder.mkdir(parents=True)
@@ -238,7 +244,7 @@ def test_triage_keeps_the_secrets_of_a_log(form: str, tmp_path: Path) -> None:
 
 
 def test_run_keeps_no_secret_of_the_output_of_a_job(tmp_path: Path) -> None:
-    secrets = planted(70)
+    secrets = sown(70)
     text = "\n".join(each.line for each in secrets)
     (tmp_path / "out.txt").write_text(text)
     (tmp_path / "job.py").write_text("print(open('out.txt').read(), flush=True)\nraise RuntimeError('login failed')\n")

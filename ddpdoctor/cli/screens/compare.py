@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.findings import Report
+from ddpdoctor.render.plain import printable
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.nodes import Node
@@ -23,7 +24,7 @@ MOST_SHOWN = 6
 
 def draw(report: Report, nodes: Sequence[Node], *, width: int, colour: bool, quiet: bool) -> str:
     """A header line, one row per difference, and the total; at most `width` columns wide."""
-    shown = ", ".join(node.host for node in nodes[:MOST_SHOWN]) + (", …" if len(nodes) > MOST_SHOWN else "")
+    shown = ", ".join(printable(node.host) for node in nodes[:MOST_SHOWN]) + (", …" if len(nodes) > MOST_SHOWN else "")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("severity", no_wrap=True)
     table.add_column("code", no_wrap=True)

@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -40,10 +39,10 @@ def doctor(
 
 def inside(*words: str, cwd: Path | str = "/") -> subprocess.CompletedProcess[str]:
     """The same in this process and its environment, for commands that do not examine the machine."""
-    from ddpdoctor.app import request
+    from ddpdoctor.app import clock
     from ddpdoctor.cli.app import run
 
-    request.STARTED = time.monotonic()  # the command begins now, not with the test run
+    clock._starts.clear()  # the command begins now, not with the test run
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     before = os.getcwd()
     os.chdir(cwd)

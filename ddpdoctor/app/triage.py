@@ -17,7 +17,7 @@ from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk, standard_input
 from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
-from ddpdoctor.collectors.log.inputs import STDIN, STDIN_NAME
+from ddpdoctor.collectors.log.inputs import LATE, STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
 from ddpdoctor.examined import ExaminedInput
@@ -36,6 +36,7 @@ __all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged"]
 
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
+MOST_LATE = 4
 MOST_NAMES = 20
 """Most jobs that are listed for an unknown job name."""
 
@@ -86,6 +87,13 @@ def _as_given(examined: ExaminedInput, given: Mapping[str, str]) -> ExaminedInpu
     return replace(examined, path=STDIN_NAME) if given.get(examined.path) == STDIN else examined
 
 
+def _late(log: Log) -> tuple[str, ...]:
+    """The files that there was no time to read: without them nothing can be said to be healthy."""
+    names = [source.name for source in log.sources if source.problem == LATE]
+    more = f" and {len(names) - MOST_LATE} more" if len(names) > MOST_LATE else ""
+    return (f"read {', '.join(names[:MOST_LATE])}{more}: {LATE}",) if names else ()
+
+
 class _Triage:
     """What was read, judged job by job."""
 
@@ -100,7 +108,7 @@ class _Triage:
         self._saved_findings = _saved_findings(log, self._problems)
         self._seats = _seats(self._saved)
         self._artifacts = hang_artifacts(log)
-        self._failures = tuple(f"read {gap.reason}" for gap in log.gaps)
+        self._failures = (*(f"read {gap.reason}" for gap in log.gaps), *_late(log))
 
     def judged(self, wanted: str | None, *, is_one_job: bool, named: Iterable[str]) -> tuple[Report, Facts]:
         """The report about all jobs, or about the selected one, and the facts of the worst."""

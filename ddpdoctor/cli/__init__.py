@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from ddpdoctor.app.clock import STARTED  # noqa: F401 (the clock starts with the first import)
+from ddpdoctor.app import clock  # noqa: F401 (it starts with the first import)
 from ddpdoctor.system.selfexec import open_missing_streams
 
 __all__ = ["main"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddpdoctor.app.clock import STARTED
+from ddpdoctor.app.clock import start_of_command
 from ddpdoctor.app.request import FailOn, Format, Request, UsageError, default_timeout, seconds
 from ddpdoctor.app.settings import Settings
 from ddpdoctor.cli.progress import ConsoleListener
@@ -176,7 +176,7 @@ def _request(options: dict[str, Any], invocation: Invocation) -> Request:
         "more_facts": tuple(facts[1:]),
         "ignore": settings.ignored(given),
     }
-    return _with_target(Request(**options, launch=invocation.launch, listener=listener, began=STARTED))
+    return _with_target(Request(**options, launch=invocation.launch, listener=listener, began=start_of_command()))
 
 
 def _with_target(request: Request) -> Request:

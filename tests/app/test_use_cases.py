@@ -23,12 +23,13 @@ from ddpdoctor.app.rule_search import search
 from ddpdoctor.app.run import RunOptions, diagnose, run_job
 from ddpdoctor.app.settings import read_settings
 from ddpdoctor.app.settings_files import SITE_VARIABLE
+from ddpdoctor.app.triage import triaged
 from ddpdoctor.examined import SectionState
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.hang import Hang, RankProcess, StackFrame
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Verdict
+from ddpdoctor.findings import Severity, Verdict
 from tests.app.listener import RecordingListener
 
 
@@ -224,3 +225,13 @@ def test_the_time_limit_counts_from_the_request_and_not_from_the_start_of_the_pr
     late = Request(timeout=10.0, began=time.monotonic() - 8.0)
     assert 0.0 < seconds_left(late) < 1.5
     assert seconds_left(Request(timeout=10.0)) > 8.5
+
+
+def test_files_that_there_was_no_time_to_read_are_no_pass(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "job.log").write_text("[rank0]: step 1 loss 0.5\n" * 100)
+    late = Request(began=time.monotonic() - 400.0)
+    report, _ = triaged([str(tmp_path / "logs")], late, started=time.time())
+    assert report.verdict is Verdict.INCOMPLETE
+    assert report.exit_code(Severity.ERROR) == 3
+    assert any("job.log: not read to its end within --timeout" in each for each in report.failures)

@@ -26,7 +26,17 @@ def test_what_is_written_is_read_back() -> None:
     assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
 
 
-@given(st.builds(Device, index=st.integers(), uuid=st.none() | st.text(), memory_total_bytes=st.none() | st.integers()))
+OF_64_BITS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    st.builds(
+        Device,
+        index=OF_64_BITS,
+        uuid=st.none() | st.text(),
+        memory_total_bytes=st.none() | OF_64_BITS,
+    )
+)
 def test_any_device_survives_the_round_trip(device: Device) -> None:
     assert decode(Device, json.loads(json.dumps(encode(device)))) == device
 

@@ -43,6 +43,7 @@ ANSWER_SECONDS = 10.0
 """Reading an input is given up after this long without data."""
 FOLDER_SECONDS = 60.0
 NO_ANSWER = f"no answer within {ANSWER_SECONDS:g} s"
+LATE = "not read to its end within --timeout"
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 """The errors of reading a corrupt or unreadable input."""
 
@@ -107,7 +108,7 @@ class TolerantReader:
         pieces: list[bytes] = []
         while size > 0 and self.problem is None:
             if self._deadline < time.monotonic():
-                self.problem = "not read to its end within --timeout"
+                self.problem = LATE
                 break
             try:
                 piece = self._read(min(size, PIECE_BYTES))
@@ -193,7 +194,7 @@ class _PatientFile(io.RawIOBase):
             waiting = select.poll()
             waiting.register(self._descriptor, select.POLLIN)
             if left <= 0 or not waiting.poll(None if left == math.inf else left * 1000):
-                raise TimeoutError(NO_ANSWER if self._seconds <= left else "not read to its end within --timeout")
+                raise TimeoutError(NO_ANSWER if self._seconds <= left else LATE)
             try:
                 data = os.read(self._descriptor, len(target))
             except BlockingIOError:

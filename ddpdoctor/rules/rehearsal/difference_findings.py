@@ -85,7 +85,7 @@ def _call_words(call: RehearsedCall, kind: DifferenceKind) -> str:
         return f"{call.operation} with {call.reduction}"
     if call.peer is not None:
         return f"{text} {'from' if 'recv' in call.operation else 'to'} rank {call.peer}"
-    return text
+    return f"runs {text}" if call.operation in ("backward", "forward") else text
 
 
 def _operation(call: RehearsedCall) -> str:

@@ -32,7 +32,7 @@ def master_not_a_service(submission: Submission) -> Iterator[Finding]:
     ## Example
         error[LAUNCH544]: no service is called master
 
-        # before, with the services rank0 and rank1
+        # before
         MASTER_ADDR: master
 
         # after
@@ -83,9 +83,9 @@ def exec_form_not_expanded(submission: Submission) -> Iterator[Finding]:
     The launcher gets the words as written: torchrun fails with `ValueError: Unsupported nproc_per_node value: $NGPUS`.
 
     ## Fix
-    Use the form for a shell, without brackets: `CMD torchrun --nproc-per-node=$NGPUS train.py`.
+    Use the form for a shell, without brackets.
 
-    Or name the shell: `CMD ["sh", "-c", "exec torchrun …"]`.
+    `CMD torchrun --nproc-per-node=$NGPUS train.py`. Or name the shell: `CMD ["sh", "-c", "exec torchrun …"]`.
 
     ## Example
         ValueError: Unsupported nproc_per_node value: $NGPUS

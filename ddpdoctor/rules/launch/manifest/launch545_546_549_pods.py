@@ -18,13 +18,13 @@ def service_misses_master(submission: Submission) -> Iterator[Finding]:
     """The Service in the master address does not lead to the pod of rank 0.
 
     ## Why it matters
-    With a selector that fits no pod the name does not resolve. With a Service over all pods the connections go to any of
-    them, and only the pod of rank 0 listens: the others get `Connection refused` or wait. A Service with an address of its
-    own passes on only the ports that it lists.
+    With a selector that fits no pod the name does not resolve; a Service with an address of its own passes on only the ports
+    that it lists. With a Service over all pods some connections go to pods that do not listen: `Connection refused`, or a wait.
 
     ## Fix
-    Use the name of the pod with rank 0: `trainer-0.SERVICE`, with a headless Service (`clusterIP: None`) whose selector
-    fits the pods.
+    Use the name of the pod with rank 0: `trainer-0.SERVICE`.
+
+    The Service must be headless (`clusterIP: None`), with a selector that fits the pods.
 
     ## Example
         error[LAUNCH545]: Service ddp spreads connections over 2 pods, but only rank 0 listens
@@ -134,12 +134,12 @@ def ray_told_other_gpus(submission: Submission) -> Iterator[Finding]:
     ordinal`, or share a GPU, on which NCCL fails with `Duplicate GPU detected`.
 
     ## Fix
-    Leave `num-gpus` out: KubeRay takes it from the limits of the container.
+    Leave `num-gpus` out: KubeRay takes it from the container's limits.
 
     ## Example
         error[LAUNCH549]: num-gpus is 8, but the container has 4 GPUs
 
-        # before, with the limit nvidia.com/gpu: 4
+        # before
         rayStartParams:
           num-gpus: "8"
 

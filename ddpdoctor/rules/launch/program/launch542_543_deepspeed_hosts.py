@@ -29,12 +29,14 @@ def deepspeed_nodes_not_in_hostfile(submission: Submission) -> Iterator[Finding]
     deepspeed takes the hosts that it finds and says nothing: the job runs with a smaller world than intended.
 
     ## Fix
-    Add the missing hosts to the host file, one line `HOST slots=GPUS` each, or lower `--num_nodes`.
+    Add the missing hosts to the host file, or lower `--num_nodes`.
+
+    Each host is one line, `HOST slots=GPUS`.
 
     ## Example
         error[LAUNCH542]: --num_nodes=4, but hostfile has 2 hosts
 
-        # before, with two lines in hostfile
+        # before
         deepspeed --hostfile=hostfile --num_nodes=4 train.py
 
         # after
@@ -72,7 +74,7 @@ def deepspeed_node_rank_missing(submission: Submission) -> Iterator[Finding]:
         # before
         deepspeed --hostfile=hostfile --no_ssh --master_addr=HOST0 train.py
 
-        # after, on the first node
+        # after
         deepspeed --hostfile=hostfile --no_ssh --node_rank=0 --master_addr=HOST0 train.py
 
     ## Source

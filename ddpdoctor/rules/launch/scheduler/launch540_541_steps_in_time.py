@@ -21,7 +21,7 @@ def nodes_started_one_after_another(submission: Submission) -> Iterator[Finding]
     with a timeout of the rendezvous, and the next one waits alone.
 
     ## Fix
-    Start all of them in the background: put `&` at the end of the command, and `wait` after the loop.
+    Put `&` at the end of the command, and `wait` after the loop.
 
     ## Example
         error[LAUNCH540]: torchrun on node-0 waits for 2 nodes, but the loop starts the next one later

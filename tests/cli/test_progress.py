@@ -234,6 +234,7 @@ def test_ctrl_c_while_check_waits_gives_what_it_knows_of_this_node(tmp_path: Pat
     assert "Traceback" not in err
 
 
+@pytest.mark.torch
 def test_ctrl_c_while_check_probes_gives_what_it_knows_of_this_machine(tmp_path: Path) -> None:
     code, out, err = _interrupted("check", cwd=tmp_path, phase="probing the local ranks")
     assert code == 130

@@ -20,7 +20,7 @@ PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 test: $(VENV)/.tools compiled debian static
 	$(PYTEST) -n auto -m "not slow" tests $(ALONE:%=--ignore=%)
-	DDPDOCTOR_ONE_IN=20 VERSIONS=3.10 sh tests/pythons.sh
+	DDPDOCTOR_ONE_IN=20 VERSIONS=3.10 TESTS="tests/facts tests/scripts tests/rules tests/render tests/cli/test_lint.py tests/test_layers.py" sh tests/pythons.sh
 	DDPDOCTOR_ONE_IN=20 VERSIONS=3.13 TESTS="tests/facts tests/scripts tests/rules tests/test_layers.py" sh tests/pythons.sh
 	$(PYTEST) -m "not slow" $(ALONE)
 

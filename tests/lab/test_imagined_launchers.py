@@ -42,8 +42,8 @@ SCRIPTS = {
     "exported by the environment": (
         "#SBATCH -N 2 --ntasks-per-node=1\nexport PORT=1 SLURM_EXPORT_ENV=NONE\nsrun /bin/bash -c '{show} x$PORT'\n"
     ),
-    "components": (
-        "#SBATCH -N 2 --ntasks-per-node=1\n#SBATCH hetjob\n#SBATCH -N 1 --ntasks-per-node=2\n"
+    "components": (  # with equal counts: of unequal ones Slurm passes on either, in no certain order
+        "#SBATCH -N 2 --ntasks-per-node=1\n#SBATCH hetjob\n#SBATCH -N 1 --ntasks-per-node=1\n"
         "srun --het-group=0,1 {show} $SLURM_HET_SIZE $SLURM_JOB_NUM_NODES_HET_GROUP_1\n"
     ),
     "the first component": (

@@ -35,6 +35,8 @@ __all__ = ["MemberConnection", "SessionHost"]
 MOST_STRANGERS = 8
 SENDING_SECONDS = 2.0
 LOOK_SECONDS = 0.1
+CLOSING_SECONDS = 1.0
+"""How long the last messages may take to leave when a session ends."""
 STORE_QUERY = b"\x00"
 """The first byte of torch's TCPStore queries, with which another ddpdoctor examines the port."""
 
@@ -148,10 +150,18 @@ class SessionHost:
             self._pending.close_port(name)
 
     async def close(self) -> None:
-        """Close all connections and ports."""
-        for writer in [*self._unknown, *(connection.writer for connection in self.connections.values())]:
+        """Close all connections and ports, once the last message to each member is out, for at most `CLOSING_SECONDS`."""
+        writers = [*self._unknown, *(connection.writer for connection in self.connections.values())]
+        for writer in writers:
             writer.close()
         await self._pending.close()
+        closing = [asyncio.ensure_future(writer.wait_closed()) for writer in writers]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSING_SECONDS)
+        for writer, task in zip(writers, closing, strict=True):
+            if not task.done():  # a member that reads nothing any more
+                writer.transport.abort()
+        await asyncio.gather(*closing, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, via: str) -> None:
         self._unknown[writer] = None

@@ -47,6 +47,8 @@ class PendingConnections:
     _silent: dict[int, _PendingConnection] = field(default_factory=dict)
     """By file descriptor, oldest first."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _accepted: set[socket.socket] = field(default_factory=set)
+    """Those whose task has not started yet: a task that is cancelled before its first step cannot close anything."""
     _sweep: asyncio.TimerHandle | None = None
 
     def __post_init__(self) -> None:
@@ -82,6 +84,8 @@ class PendingConnections:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._accepted:
+            self._accepted.pop().close()
 
     def _accept(self, name: str, listening: socket.socket, serve: Serve) -> None:
         for _ in range(AT_ONCE):
@@ -116,11 +120,13 @@ class PendingConnections:
                 self.on_nothing_sent(silent.address)
                 made.close()
                 continue
+            self._accepted.add(made)
             task = self._loop.create_task(self._serve(made, silent.serve))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, made: socket.socket, serve: Serve) -> None:
+        self._accepted.discard(made)
         try:
             reader, writer = await asyncio.open_connection(sock=made, limit=self.limit)
         except OSError:  # it was closed

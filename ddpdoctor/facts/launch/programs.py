@@ -125,6 +125,9 @@ WRAPPERS: dict[str, Syntax] = {
     "ssh": Syntax(_words("-p -i -l -o -F -J -L -R -D -E -b -c -m -S -W -w"), operands=1),
     "pdsh": Syntax(_words("-w -x -g -X -f -R -l -t -u -n")),
     "clush": Syntax(_words("-w -x -g -X -f -l -t -u -o")),
+    "qrsh": Syntax(_words("-pe -l -q -N -P -v -wd -p -h"), operands=1),
+    "blaunch": Syntax(_words("-u -z -i")),
+    "pbsdsh": Syntax(_words("-n -c -h")),
     "tmux": Syntax(_words("-s -n -c -t -x -y -e -F -L -S -f"), ("new-session", "new", "new-window", "neww")),
     "screen": Syntax(_words("-S -dmS -dm -t -c -h -p -T -s -Logfile")),
     "bsub": Syntax(_words("-n -q -W -J -o -e -oo -eo -R -P -gpu -G -U -M -m -cwd -env -L -sp -alloc_flags -nnodes -w")),
@@ -154,9 +157,9 @@ WRAPPERS: dict[str, Syntax] = {
     ),
 }
 """Programs that run another program."""
-REMOTE = ("ssh", "pdsh", "clush")
+REMOTE = ("ssh", "pdsh", "clush", "qrsh", "blaunch", "pbsdsh")
 """Those that run it on another machine."""
-SHELL_TEXT = ("ssh", "pdsh", "clush", "eval", "tmux", "screen", "bsub")
+SHELL_TEXT = ("ssh", "pdsh", "clush", "qrsh", "eval", "tmux", "screen", "bsub")
 """Those that pass their last word to a shell if it contains blanks."""
 
 SRUN = Syntax(

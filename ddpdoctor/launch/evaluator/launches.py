@@ -13,6 +13,7 @@ from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.batch_jobs import batch_job
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
 from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
@@ -140,6 +141,8 @@ class ImaginedRun:
     missing: list[MissingVariables] = field(default_factory=list)
     programs: list[StartedProgram] = field(default_factory=list)
     """Programs that are no launchers of ranks, host by host."""
+    submits: bool = False
+    """The file submits batch jobs, whose allocations are their own."""
 
     def add_groups(self, groups: Sequence[Sequence[Launched]]) -> None:
         """Add jobs: each gets a group of its own."""
@@ -272,6 +275,8 @@ class _Runner:
         place = Place(
             allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
         )
+        if not allocation.scheduler and _SUBMITS.search(text):
+            place = replace(place, hostname="login-node")
         outside = {name: Value(value) for name, value in environ.items()}
         shell = self._shell(place, {**outside, **allocation.environ()}, folder)
         shell.name = Value(file)
@@ -362,11 +367,13 @@ class _Runner:
         elif (script := self._own_script(argv[0], command.folder)) is not None:
             self._run_text(command, script, argv, environ, place, depth)
         elif name in REMOTE:
-            self._remote(command, argv, first, place, depth)
+            self._remote(command, argv, first, environ, place, depth)
         elif first.launcher in _ON_HOSTS:
             self._on_hosts(command, _Starting(argv, words, first, inner, environ), place, depth)
         elif first.launcher is LauncherKind.CONTAINER:
             self._expand(command, inner, environ if _keeps_environ(first) else own, place, depth + 1)
+        elif first.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
+            self._submit(command, _Starting(argv, words, first, inner, environ), place, depth)
         elif first.launcher in _LEAVES:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
@@ -472,27 +479,76 @@ class _Runner:
         at = self._source.find(text.text, whole.start, whole.end) if whole.file == self._file and text.text else -1
         return None if at < 0 else lambda start, end: Origin(whole.file, at + start, at + end)
 
-    def _remote(self, command: StartedCommand, argv: Sequence[Value], layer: Layer, place: Place, depth: int) -> None:
-        """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment."""
+    def _remote(
+        self,
+        command: StartedCommand,
+        argv: Sequence[Value],
+        layer: Layer,
+        environ: Mapping[str, Value],
+        place: Place,
+        depth: int,
+    ) -> None:
+        """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment unless LSF passes it on."""
         texts = [value.text for value in argv]
         named, rest = _remote_words(texts, layer.name)
-        if layer.name == "ssh":
+        if layer.name in _ONE_HOST and named is None:
             if not rest:
                 return
             hosts, rest = [argv[rest[0]].with_text(texts[rest[0]].rpartition("@")[2])], rest[1:]
+        elif layer.name == "pbsdsh" and named is None:
+            hosts = [Value(name) for name in self._allocation.hosts]
         else:
-            hosts = [Value(name) for name in host_names(named or "") or ()]
+            hosts = [Value(name) for each in (named or "").split() for name in host_names(each) or ()]
         text = joined((argv[at] for at in range(rest[0], len(argv))), " ") if rest else Value()
         known = {name: at for at, name in enumerate(self._allocation.hosts)}
+        keeps = layer.name == "blaunch" or (layer.name == "qrsh" and "-V" in texts)
         for number, host in enumerate(hosts[:MOST_NODES]):
             node = known.get(host.text, number if len(hosts) > 1 else self._number_of(host.text))
             own = text
-            if layer.name != "ssh":  # pdsh puts these into each command
+            if layer.name in ("pdsh", "clush"):  # pdsh puts these into each command
                 own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
             starter = Starter(layer.name, _origin(argv[0], command), tuple(each.text for each in hosts))
             there = replace(place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter)
             private = command.private | {name for name, value in command.environ.items() if value.origins}
-            self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
+            if keeps:
+                self._run_text(replace(command, folder=None), own, [], environ, there, depth)
+            elif layer.name == "pbsdsh":  # it executes its words without a shell
+                inner = argv[rest[0] :] if rest else ()
+                self._expand(replace(command, folder=None, private=private), inner, {}, there, depth + 1)
+            else:
+                self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
+
+    def _submit(self, command: StartedCommand, what: _Starting, place: Place, depth: int) -> None:
+        """sbatch and salloc: a job with an allocation of its own. What several of them are given is known if it is the same."""
+        layer = what.layer
+        own = what.argv[len(layer.own) :] if layer.launcher is LauncherKind.SBATCH else what.inner
+        stdin = command.stdin
+        job = batch_job(layer, own, stdin, what.environ, self._version, lambda path: self._read(path, command.folder))
+        if job is None:
+            if layer.launcher is LauncherKind.SBATCH:
+                self._budget.leave_out(command.origin, "the text of the batch job is not known")
+            return
+        before = self._allocation
+        is_first = not before.scheduler and not self._found.submits
+        is_same = self._found.submits and replace(self._found.allocation, places={}) == job.allocation
+        known = job.allocation if is_first else before if is_same else Allocation()
+        self._found.submits, self._found.allocation = True, known
+        self._allocation = job.allocation
+        there = Place(
+            job.allocation.hosts[0],
+            0,
+            gpus=job.allocation.gpus_per_node,
+            cpus=job.allocation.cpus_per_task,
+            via=place.via if job.text is None else (),
+        )
+        environ = {**job.environ, **job.allocation.environ()}
+        detached = replace(command, is_background=False, private=frozenset())
+        if job.text is None:
+            self._group += 1
+            self._expand(detached, job.arguments, environ, there, depth + 1)
+        else:
+            self._run_text(detached, job.text, job.arguments, environ, there, depth)
+        self._allocation = before
 
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""
@@ -769,6 +825,7 @@ class _Runner:
         ]
 
 
+_SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")
@@ -819,18 +876,31 @@ def _number_in(options: Mapping[str, str], *flags: str) -> int | None:
     return next((number for flag in flags if (number := number_of(options.get(flag))) is not None), None)
 
 
-_REMOTE_VALUES = {"ssh": "pilobcDEFJLmOQRSwW", "pdsh": "wxgXfRltun", "clush": "wxgXflto"}
+_REMOTE_VALUES = {
+    "ssh": "pilobcDEFJLmOQRSwW",
+    "pdsh": "wxgXfRltun",
+    "clush": "wxgXflto",
+    "qrsh": "lqPvwp",
+    "blaunch": "uzi",
+    "pbsdsh": "nch",
+}
 """Short options of programs for other hosts that take a value."""
+_ONE_HOST = ("ssh", "qrsh", "blaunch")
+"""Those whose first operand is the host."""
+_NAMES_HOSTS = {"pdsh": "w", "clush": "w", "blaunch": "z", "pbsdsh": "h"}
+"""The option that names the hosts."""
 
 
 def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int]]:
-    """The value of `-w`, and the indices of the words that are no option."""
+    """The value of the option that names hosts, and the indices of the words that are no option."""
     named = None
     at = 1
     while at < len(texts) and texts[at].startswith("-") and len(texts[at]) > 1:
         letter, joined_value = texts[at][1], texts[at][2:]
-        takes_value = letter in _REMOTE_VALUES[name]
-        if letter == "w" and name != "ssh":
+        if name == "qrsh" and joined_value:
+            letter, joined_value = "", ""  # `-inherit`, `-now`: its options are words
+        takes_value = letter in _REMOTE_VALUES[name] and letter != ""
+        if letter == _NAMES_HOSTS.get(name):
             named = joined_value or (texts[at + 1] if at + 1 < len(texts) else None)
         at += 2 if takes_value and not joined_value else 1
     return named, list(range(at, len(texts)))

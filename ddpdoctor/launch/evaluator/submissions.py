@@ -121,6 +121,6 @@ def _grant(allocation: Allocation, places: _Places) -> Grant:
 def _is_awaited(text: str, run: ImaginedRun) -> bool:
     """Whether the script goes on after the last statement that it starts in the background."""
     last = run.launched[-1] if run.launched else None
-    if last is None or not last.is_background or last.origin.end <= 0:
+    if last is None or not last.is_background or last.origin.end <= 0 or run.submits:
         return True
     return _WAITS.search(text[last.origin.end :]) is not None

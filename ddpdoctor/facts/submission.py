@@ -16,6 +16,8 @@ __all__ = [
     "Part",
     "PodSet",
     "RayGroup",
+    "RayStart",
+    "RaySubmit",
     "Step",
     "Submission",
     "Task",
@@ -25,13 +27,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand."""
+    """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand.
+
+    `slots` are the processes that all its hosts take, where its options limit them.
+    """
 
     name: str
     at: Mark
     hosts: tuple[str, ...] = ()
     tasks: int = 1
     places: dict[str, Mark] = field(default_factory=dict)
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,38 @@ class RayGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class RayStart:
+    """One `ray start` on an imagined host.
+
+    `address` and `port` are what a worker connects to, None where they are not known; for a head, `port` is its own.
+    `told` are its `--num-gpus`, `gpus` those of its host. `blocks`: it stays in the foreground, or a shell around it may.
+    `starter` is the program that put it on its host, "" without one. `places` are where its options stand.
+    """
+
+    host: str
+    is_head: bool
+    at: Mark
+    address: str | None = None
+    port: int | None = None
+    told: int | None = None
+    gpus: int | None = None
+    blocks: bool = False
+    starter: str = ""
+    is_certain: bool = True
+    places: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RaySubmit:
+    """`ray job submit` with an address: its scheme and port, and where it stands."""
+
+    scheme: str
+    host: str
+    port: int | None
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
 class WordList:
     """A command that no shell reads: `words` of a Dockerfile's CMD or ENTRYPOINT, and the variables that they name."""
 
@@ -177,3 +215,5 @@ class Submission:
     word_lists: tuple[WordList, ...] = ()
     pod_sets: tuple[PodSet, ...] = ()
     ray_groups: tuple[RayGroup, ...] = ()
+    ray_starts: tuple[RayStart, ...] = ()
+    ray_submits: tuple[RaySubmit, ...] = ()

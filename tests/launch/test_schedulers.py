@@ -400,3 +400,31 @@ def test_a_number_of_nodes_that_the_command_line_computes_is_unknown() -> None:
 def test_the_host_that_submits_is_none_of_the_job() -> None:
     found = run('sbatch -N1 --wrap "srun torchrun --master_addr $(hostname) a.py"\n')
     assert words(found.launched[0]) == "torchrun --master_addr login-node a.py"
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        ("-x node-0", ["node-1", "node-2"]),
+        ("--exclude=node-[0-1]", ["node-2"]),
+        ("-r 1", ["node-1", "node-2"]),
+        ("-x $UNKNOWN_HOST", ["node-0", "node-1", "node-2"]),
+    ],
+)
+def test_a_step_leaves_out_the_hosts_that_its_options_exclude(options: str, hosts: list[str]) -> None:
+    found = run(f"#SBATCH -N 3 --ntasks-per-node=1\nsrun --ntasks-per-node=1 {options} torchrun a.py\n")
+    assert [each.place.host for each in found.launched] == hosts
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-np 4 -H a:2,b:2", [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]),
+        ("-np 2", [("node-0", "0"), ("node-0", "1")]),
+        ("-np 3 --hosts a:1,b:2", [("a", "0"), ("b", "0"), ("b", "1")]),
+    ],
+)
+def test_the_ranks_that_horovodrun_starts(options: str, expected: list[tuple[str, str]]) -> None:
+    found = run(f"export LR=1\nhorovodrun {options} python a.py --lr $LR\n")
+    assert [(each.place.host, each.environ["HOROVOD_LOCAL_RANK"].text) for each in found.launched] == expected
+    assert all(each.environ["LR"].text == "1" and words(each) == "python a.py --lr 1" for each in found.launched)

@@ -10,6 +10,7 @@ from ddpdoctor.facts.torchrun_options import Option
 __all__ = [
     "ACCELERATE",
     "DEEPSPEED",
+    "HOROVOD",
     "MPIRUN",
     "REMOTE",
     "SHELL_TEXT",
@@ -164,7 +165,7 @@ SHELL_TEXT = ("ssh", "pdsh", "clush", "qrsh", "eval", "tmux", "screen", "bsub")
 
 SRUN = Syntax(
     _words(
-        "-A -b -B -c -C -d -D -e -G -i -J -L -m -M -n -N -o -p -q -S -t -T -w -W -x -Z --account --begin --bcast --chdir"
+        "-A -b -B -c -C -d -D -e -G -i -J -L -m -M -n -N -o -p -q -r -S -t -T -w -W -x -Z --account --begin --bcast --chdir"
         " --constraint --container-image --container-mounts --container-name --container-workdir --container-env"
         " --cpus-per-gpu --cpus-per-task --dependency --error --exclude --export --gpu-bind --gpus --gpus-per-node"
         " --gpus-per-socket --gpus-per-task --gres --hint --input --job-name --jobid --licenses --mem --mem-per-cpu"
@@ -188,6 +189,18 @@ MPIRUN = Syntax(
     doubles=_words("--mca -mca --gmca --pmixmca --prtemca -genv -env --genv --env"),
     launcher=LauncherKind.MPIRUN,
 )
+
+HOROVOD = Syntax(
+    _words(
+        "-np --num-proc --min-np --min-num-proc --max-np --max-num-proc -H --hosts -hostfile --hostfile -p --ssh-port"
+        " -i --ssh-identity-file --start-timeout --elastic-timeout --network-interfaces --network-interface"
+        " --output-filename --config-file --slots-per-host --slots --host-discovery-script --reset-limit --mpi-args"
+        " --fusion-threshold-mb --cycle-time-ms --cache-capacity --timeline-filename --log-level --binding-args"
+        " --blacklist-cooldown-range --prefix-output-with-timestamp --gloo-timeout-seconds --num-nccl-streams"
+    ),
+    launcher=LauncherKind.MPIRUN,
+)
+"""horovodrun: horovod/runner/launch.py."""
 
 
 def _flags(
@@ -261,7 +274,6 @@ UNJUDGED = {
     "colossalai": "ColossalAI's launcher",
     "composer": "MosaicML Composer's launcher",
     "ft_launcher": "the launcher of NVIDIA's resiliency extension",
-    "horovodrun": "Horovod's launcher",
     "lightning": "Lightning's launcher",
     "sky": "SkyPilot",
     "torchx": "TorchX",

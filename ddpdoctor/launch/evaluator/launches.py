@@ -64,6 +64,8 @@ class Starter:
     hosts: tuple[str, ...] = ()
     tasks: int = 1
     places: Mapping[str, Origin] = field(default_factory=dict)
+    slots: int | None = None
+    """The processes that the hosts take, where its options limit them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ class StartedProgram:
     origin: Origin
     is_certain: bool
     is_background: bool
+    is_alone: bool = False
+    """A launcher starts it, without a shell in which something else runs as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +384,14 @@ class _Runner:
             self._expand(command, inner, self._as_env_says(first, environ), place, depth + 1)
         elif len(self._found.programs) < MOST_LAUNCHED:
             self._found.programs.append(
-                StartedProgram(place, tuple(argv), command.origin, command.is_certain, command.is_background)
+                StartedProgram(
+                    place,
+                    tuple(argv),
+                    command.origin,
+                    command.is_certain,
+                    command.is_background,
+                    is_alone=bool(place.via) and command.argv[0] is not argv[0],
+                )
             )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
@@ -564,7 +575,8 @@ class _Runner:
             return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
-        starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places())
+        slots = self._slots(what.layer) if launcher is LauncherKind.MPIRUN else None
+        starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places(), slots)
         for task in tasks[:MOST_TASKS]:
             gone = withheld if launcher is LauncherKind.SRUN or task.node != place.node else {}
             there = replace(
@@ -646,7 +658,7 @@ class _Runner:
         nodes = number_of(option(layer, "-N", "--nodes"))
         tasks = number_of(option(layer, "-n", "--ntasks"))
         per_node = number_of(option(layer, "--ntasks-per-node"))
-        hosts = tuple(names) if names else allocation.hosts
+        hosts = tuple(names) if names else _left(layer, allocation.hosts)
         if nodes is not None and not allocation.is_slurm:
             hosts = tuple(f"node-{at}" for at in range(min(nodes, MOST_NODES)))
         elif nodes is not None:
@@ -694,10 +706,17 @@ class _Runner:
                 "PMI_SIZE": Value(str(count)),
                 "MPI_LOCALRANKID": _of_task(local),
             }
+            if layer.name == "horovodrun":
+                own = {
+                    "HOROVOD_RANK": _of_task(rank),
+                    "HOROVOD_LOCAL_RANK": _of_task(local),
+                    "HOROVOD_SIZE": Value(str(count)),
+                }
             tasks.append(_Task(hosts[node], node, rank, local, self._allocation.gpus_per_node, {**forwarded, **own}))
             local += 1
         flags = {given.flag for given in layer.reading.given}
         is_by_ssh = not self._allocation.scheduler and bool(flags & _OPEN_MPI) and not flags & _HYDRA
+        is_by_ssh &= layer.name != "horovodrun"  # it exports the whole environment
         at = what.argv[0].origins[0] if what.argv[0].origins else Origin("", 0, 0)
         gone = {
             name: Withheld(value, "mpirun without -x", at)
@@ -706,9 +725,24 @@ class _Runner:
         }
         return tasks, dict(environ), gone if is_by_ssh else {}
 
+    def _slots(self, layer: Layer) -> int | None:
+        """How many processes the hosts of Open MPI or horovodrun take: a host of a list without a count takes one."""
+        flags = {given.flag for given in layer.reading.given}
+        is_open_mpi = bool(flags & (_OPEN_MPI - {"--host"})) and not flags & _HYDRA
+        is_horovod = layer.name == "horovodrun"
+        if (self._allocation.scheduler and not is_horovod) or any(_MORE_ALLOWED.search(w.text) for w in layer.own):
+            return None
+        slots_of = self._mpi_slots(layer)
+        listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
+        if listed is None and option(layer, "--hostfile", "-hostfile") is None:
+            return None
+        if None in slots_of.values() and (listed is None or not is_open_mpi):
+            return None
+        return sum(slots or 1 for slots in slots_of.values()) if is_open_mpi or is_horovod else None
+
     def _mpi_slots(self, layer: Layer) -> dict[str, int | None]:
         """The hosts of an MPI launcher, and the slots that its options give each."""
-        listed = option(layer, "-H", "--host", "-host", "-hosts")
+        listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
         if listed is not None and UNKNOWN not in listed:
             pairs = [name.partition(":") for name in listed.split(",") if name]
             if pairs:
@@ -838,6 +872,7 @@ _LAYOUTS: Mapping[LauncherKind, Callable[[_Runner, _Starting, Place], _Layout]] 
     LauncherKind.FLUX: _Runner._flux,
 }
 _ON_HOSTS = tuple(_LAYOUTS)
+_MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 _OPEN_MPI = frozenset(
     ("-x", "-H", "--host", "--mca", "-mca", "--allow-run-as-root", "-npernode", "--npernode", "--map-by")
 )
@@ -904,6 +939,14 @@ def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int
             named = joined_value or (texts[at + 1] if at + 1 < len(texts) else None)
         at += 2 if takes_value and not joined_value else 1
     return named, list(range(at, len(texts)))
+
+
+def _left(layer: Layer, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """The hosts of an allocation that a step may use, by `--exclude` and `--relative`."""
+    excluded = option(layer, "-x", "--exclude")
+    gone = host_names(excluded) if excluded and UNKNOWN not in excluded else None
+    first = number_of(option(layer, "-r", "--relative")) or 0
+    return tuple(host for host in hosts[first:] if host not in (gone or ())) or hosts
 
 
 def _keeps_environ(layer: Layer) -> bool:

@@ -12,6 +12,7 @@ from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, St
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
+from ddpdoctor.launch.evaluator.ray_clusters import ray_starts, ray_submits
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin
 
 __all__ = ["submission_of"]
@@ -46,7 +47,15 @@ def submission_of(
         )
         source = sources.setdefault(first.origin, len(sources))
         steps.append(Step(tasks, job.job, job.is_certain, first.is_background, source))
-    return Submission(file, tuple(steps), _grant(run.allocation, places), _is_awaited(text, run), services)
+    return Submission(
+        file,
+        tuple(steps),
+        _grant(run.allocation, places),
+        _is_awaited(text, run),
+        services,
+        ray_starts=ray_starts(run.programs, places.mark),
+        ray_submits=ray_submits(run.programs, places.mark),
+    )
 
 
 class _Places:
@@ -98,7 +107,7 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
 
 def _launcher(starter: Starter, places: _Places) -> Launcher:
     at = places.mark(starter.at)
-    return Launcher(starter.name, at, starter.hosts, starter.tasks, places.marks(starter.places))
+    return Launcher(starter.name, at, starter.hosts, starter.tasks, places.marks(starter.places), starter.slots)
 
 
 def _grant(allocation: Allocation, places: _Places) -> Grant:

@@ -9,11 +9,13 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.hostfiles import HostSlots, deepspeed_hosts, malformed_row, mpi_hosts
 from ddpdoctor.launch.task_counts import TASKS, number, option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import option_text, point, revalue
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
 
 _MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 
@@ -56,6 +58,23 @@ def mpirun_slots_exceeded(launch: Launch) -> Iterator[Finding]:
         yield point(
             launch, line, given.value_word, text, str(slots), [revalue(given, str(slots))], label=f"at most {slots}"
         )
+
+
+@mpirun_slots_exceeded.look
+def more_than_the_hosts_take(submission: Submission) -> Iterator[Finding]:
+    """mpirun or horovodrun starts more processes than the hosts of its options take."""
+    told = set()
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        launcher = task.launcher
+        if launcher is None or launcher.slots is None or launcher.tasks <= launcher.slots or launcher.at in told:
+            continue
+        told.add(launcher.at)
+        text = (
+            f"{launcher.name} starts {launcher.tasks} processes, but the hosts have {count_of(launcher.slots, 'slot')}"
+        )
+        mark = option_mark(submission, task, "-np", "-n", "--np", "--num-proc")
+        expected = str(launcher.slots)
+        yield at_mark(submission, mark, text, seen=str(launcher.tasks), expected=expected, label=f"at most {expected}")
 
 
 def _slots(line: LaunchLine, layer: Layer) -> int | None:

@@ -8,6 +8,7 @@ from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.shell_text import ShellText, TextSpan
 
 __all__ = [
     "ClusterService",
@@ -23,6 +24,8 @@ __all__ = [
     "Task",
     "WordList",
 ]
+
+_NOWHERE = TextSpan(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Task:
     GPUs of a host file that it reads, `active` how many GPUs of each host it uses. `varying` are the words that differ in
     each job of an array, by their index. `of_process` are those that were made of
     something that differs per process, such as SLURM_PROCID. `set_at` is where the file sets variables of its environment.
+    `span` is where a shell file starts it, `fixed_port` the port that it uses in every run of the file.
     """
 
     line: LaunchLine
@@ -71,6 +75,8 @@ class Task:
     of_process: tuple[int, ...] = ()
     script: StartedScript | None = None
     set_at: dict[str, Mark] = field(default_factory=dict)
+    span: TextSpan = _NOWHERE
+    fixed_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,7 @@ class Submission:
     """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
 
     `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
+    `shell` is the text of a shell or batch file, None for other files.
     """
 
     file: str
@@ -217,3 +224,14 @@ class Submission:
     ray_groups: tuple[RayGroup, ...] = ()
     ray_starts: tuple[RayStart, ...] = ()
     ray_submits: tuple[RaySubmit, ...] = ()
+    shell: ShellText | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of a shell or batch file; "" for other files."""
+        return "" if self.shell is None else self.shell.text
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All that it starts, in the order of the file."""
+        return tuple(task for step in self.steps for task in step.tasks)

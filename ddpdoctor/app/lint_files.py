@@ -108,7 +108,9 @@ def _outcomes(
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    imagining = ImaginingRules(of_lines, tuple(comparing), tuple(rules_for(request, AREAS)))
+    has_pods = any(each.domains for each in files.submissions.values())
+    of_files_areas = (*AREAS, "net") if has_pods else AREAS
+    imagining = ImaginingRules(of_lines, tuple(comparing), tuple(rules_for(request, of_files_areas)))
     for outcome in _within_budget(lambda: imagined_outcomes(files, facts, imagining, known), "job files", files):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)

@@ -203,7 +203,8 @@ class WordList:
 class Submission:
     """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
 
-    `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
+    `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
+    their names, "" for a pod without one. `word_lists` are those of a Dockerfile.
     """
 
     file: str
@@ -217,3 +218,4 @@ class Submission:
     ray_groups: tuple[RayGroup, ...] = ()
     ray_starts: tuple[RayStart, ...] = ()
     ray_submits: tuple[RaySubmit, ...] = ()
+    domains: dict[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.batch_jobs import batch_job
+from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
 from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
@@ -229,6 +230,11 @@ class _Starting:
         plain = {word.text.partition("=")[0]: at[word.start] for word in self.layer.own[1:] if word.start in at}
         return {**{name: origin for name, origin in plain.items() if name.startswith("-")}, **found}
 
+    def value_of(self, written: Word, text: str) -> Value:
+        """A text of this word, with its place."""
+        pairs = zip(self.words, self.argv, strict=True)
+        return next((each.with_text(text) for word, each in pairs if word.start == written.start), Value(text))
+
     def value(self, text: str) -> Value:
         """A text of one of its words, with the place of the word."""
         return next((each.with_text(text) for each in self.argv if text and text in each.text), Value(text))
@@ -270,6 +276,7 @@ class _Runner:
         self._variables: dict[int, ShellVariable] = {}
         self._others: dict[str, int] = {}
         self._written: dict[str, str | None] = dict(allocation.texts)
+        self._written_at_places: dict[str, tuple[Origin, ...]] = {}
         self._group = 0
         self._source, self._file = "", ""
 
@@ -282,7 +289,10 @@ class _Runner:
         if not allocation.scheduler and _SUBMITS.search(text):
             place = replace(place, hostname="login-node")
         outside = {name: Value(value) for name, value in environ.items()}
-        shell = self._shell(place, {**outside, **allocation.environ()}, folder)
+        given = allocation.environ()
+        if folder is not None:  # taken to be submitted from the folder of the file
+            given |= {name: Value(folder) for name in _SUBMIT_FOLDERS & given.keys()}
+        shell = self._shell(place, {**outside, **given}, folder)
         shell.name = Value(file)
         shell.invoked = self._found.invoked
         self._source, self._file = text, file
@@ -309,6 +319,7 @@ class _Runner:
             is_fixed=False,
             files=self._files,
             written=self._written,
+            written_at=self._written_at_places,
             step=lambda argv: self._printed_by_step(argv, place),
         )
         named = {name: self._as_variable(value) for name, value in environ.items()}
@@ -370,6 +381,8 @@ class _Runner:
             self._nested_shell(command, argv, environ, place, depth)
         elif (script := self._own_script(argv[0], command.folder)) is not None:
             self._run_text(command, script, argv, environ, place, depth)
+        elif name == "qsub" or (name == "flux" and [word.text for word in words[1:2]] in (["batch"], ["alloc"])):
+            self._submit(command, _Starting(argv, words, first, argv[1 + (name == "flux") :], environ), place, depth)
         elif name in REMOTE:
             self._remote(command, argv, first, environ, place, depth)
         elif first.launcher in _ON_HOSTS:
@@ -424,18 +437,18 @@ class _Runner:
                 break
             at += 2 if texts[at] in ("-o", "-O", "+o") else 1
         if at >= len(texts):
-            if command.stdin is not None and command.stdin.is_known:
+            if command.stdin is not None and command.stdin.text.replace(UNKNOWN, "").strip():
                 self._run_text(command, command.stdin, [], environ, place, depth)
             return
         if texts[at].startswith("-"):
             if at + 1 < len(argv):
                 self._run_text(command, argv[at + 1], argv[at + 2 :], environ, place, depth)
             return
-        text = self._read(texts[at], command.folder) if argv[at].is_known else None
+        text = self._read_script(argv[at], command.folder)
         if text is None:
             self._budget.leave_out(command.origin, f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
-        self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
+        self._run_text(command, text, argv[at:], environ, place, depth)
 
     def _read(self, path: str, folder: str | None) -> str | None:
         """A file that the job has written, or one that is there."""
@@ -444,10 +457,14 @@ class _Runner:
 
     def _own_script(self, program: Value, folder: str | None) -> Value | None:
         """The text of a shell script that is run by its path, `./wrapper.sh`; None for every other program."""
-        if not program.is_known or "/" not in program.text:
-            return None
-        text = self._read(program.text, folder)
-        return Value(text, program.origins) if text is not None and _SHELL_SCRIPT.match(text) else None
+        text = self._read_script(program, folder) if "/" in program.text else None
+        return text if text is not None and _SHELL_SCRIPT.match(text.text) else None
+
+    def _read_script(self, path: Value, folder: str | None) -> Value | None:
+        """The text of a file with the place where the job file writes it, else that of the word that names it."""
+        text = self._read(path.text, folder) if path.is_known else None
+        origins = self._written_at_places.get(_path(path.text, folder), ())
+        return None if text is None else Value(text, origins or path.origins)
 
     def _run_text(
         self,
@@ -463,6 +480,7 @@ class _Runner:
         private = command.private - environ.keys()
         shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
         shell.variables.private = private
+        shell.stdin = command.stdin
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
@@ -483,12 +501,26 @@ class _Runner:
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
     def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
-        """Where the characters of a text stand that the file has as it is, such as that of `bash -c '…'`."""
-        if len(text.origins) != 1:
+        """Where the characters of a text stand: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
+        whole = text.origins[0] if text.origins and text.text else None
+        if whole is None or whole.file != self._file:
             return None
-        whole = text.origins[0]
-        at = self._source.find(text.text, whole.start, whole.end) if whole.file == self._file and text.text else -1
-        return None if at < 0 else lambda start, end: Origin(whole.file, at + start, at + end)
+        at = self._source.find(text.text, whole.start, whole.end) if len(text.origins) == 1 else -1
+        if at >= 0:
+            return lambda start, end: Origin(whole.file, at + start, at + end)
+        written = self._source[whole.start : whole.end]
+        if written.count("\n") != text.text.count("\n") or "\n" not in written.rstrip("\n"):
+            return None
+        rows = [whole.start, *(whole.start + each.end() for each in re.finditer("\n", written))]
+        breaks = [each.start() for each in re.finditer("\n", text.text)]
+
+        def row_of(start: int, end: int) -> Origin:
+            row = bisect_left(breaks, start)
+            last = self._source.find("\n", rows[row])
+            begin = rows[row] + len(self._source[rows[row] : last]) - len(self._source[rows[row] : last].lstrip())
+            return Origin(whole.file, begin, max(begin, last))
+
+        return row_of
 
     def _remote(
         self,
@@ -530,13 +562,22 @@ class _Runner:
                 self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
 
     def _submit(self, command: StartedCommand, what: _Starting, place: Place, depth: int) -> None:
-        """sbatch and salloc: a job with an allocation of its own. What several of them are given is known if it is the same."""
+        """sbatch, salloc, qsub and `flux batch`: a job with an allocation of its own. What several of them are given is known if
+        it is the same.
+        """
         layer = what.layer
         own = what.argv[len(layer.own) :] if layer.launcher is LauncherKind.SBATCH else what.inner
-        stdin = command.stdin
-        job = batch_job(layer, own, stdin, what.environ, self._version, lambda path: self._read(path, command.folder))
+        stdin, version = command.stdin, self._version
+
+        def read(path: Value) -> Value | None:
+            return self._read_script(path, command.folder)
+
+        if layer.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
+            job = batch_job(layer, own, stdin, what.environ, version, read)
+        else:
+            job = other_batch_job(what.inner, stdin, what.environ, version, read)
         if job is None:
-            if layer.launcher is LauncherKind.SBATCH:
+            if layer.launcher is not LauncherKind.SALLOC:
                 self._budget.leave_out(command.origin, "the text of the batch job is not known")
             return
         before = self._allocation
@@ -688,10 +729,11 @@ class _Runner:
         sizes = {host: per_host or slots_of[host] for host in hosts}
         known = None if None in sizes.values() else sum(size or 0 for size in sizes.values())
         count = known if count is None and known else count or len(hosts)
-        names = [given.value or "" for given in layer.reading.given if given.flag == "-x"]
+        named = [given for given in layer.reading.given if given.flag == "-x"]
         forwarded = {
-            name: what.value(text) if sign else environ.get(name, Value(UNKNOWN))
-            for name, sign, text in (each.partition("=") for each in names)
+            name: what.value_of(given.value_word, text) if sign else environ.get(name, Value(UNKNOWN))
+            for given in named
+            for name, sign, text in ((given.value or "").partition("="),)
         }
         even = max(1, -(-count // len(hosts)))
         tasks, node, local = [], 0, 0
@@ -859,7 +901,8 @@ class _Runner:
         ]
 
 
-_SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc)\b")
+_SUBMIT_FOLDERS = frozenset(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"))
+_SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")

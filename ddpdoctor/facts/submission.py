@@ -29,7 +29,8 @@ __all__ = [
 class Launcher:
     """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand.
 
-    `slots` are the processes that all its hosts take, where its options limit them.
+    `slots` are the processes that all its hosts take, where its options limit them; `refused` is a row of its host file
+    that it does not read.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Launcher:
     tasks: int = 1
     places: dict[str, Mark] = field(default_factory=dict)
     slots: int | None = None
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Task:
     them; `missed` are those that a text around it expands. `ranks` is how many ranks it starts, `slots` are the hosts and
     GPUs of a host file that it reads, `active` how many GPUs of each host it uses. `varying` are the words that differ in
     each job of an array, by their index. `of_process` are those that were made of
-    something that differs per process, such as SLURM_PROCID. `set_at` is where the file sets variables of its environment.
+    something that differs per process, such as SLURM_PROCID. `trainer` are devices and num_nodes that LightningCLI gets from
+    its words or their configuration file. `set_at` is where the file sets variables of its environment.
     """
 
     line: LaunchLine
@@ -70,6 +73,7 @@ class Task:
     varying: tuple[int, ...] = ()
     of_process: tuple[int, ...] = ()
     script: StartedScript | None = None
+    trainer: dict[str, int] = field(default_factory=dict)
     set_at: dict[str, Mark] = field(default_factory=dict)
 
 
@@ -140,12 +144,16 @@ class ClusterService:
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """The pods of a Job: how many run at a time of those that it needs; `at` is where that is written."""
+    """The pods of a Job or StatefulSet: how many run at a time of those that it needs; `at` is where that is written.
+
+    `is_ordered`: the next pod starts when the one before is ready, which its readiness probe decides.
+    """
 
     pods: tuple[str, ...]
     at_once: int
     needed: int
     at: Mark
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,9 @@ def domains_of(works: Sequence[tuple[At, Workload]]) -> dict[str, str]:
 
 
 def pod_set(root: At, work: Workload) -> PodSet | None:
-    """How many pods of a Job run at a time; None for other objects, or where it is not known."""
+    """How many pods of a Job or StatefulSet run at a time; None for other objects, or where it is not known."""
+    if work.kind == "StatefulSet":
+        return _ordered(root, work)
     spec = root.get("spec", "jobTemplate", "spec") if work.kind == "CronJob" else root.get("spec")
     if spec is None or work.kind not in ("Job", "CronJob"):
         return None
@@ -117,6 +119,18 @@ def pod_set(root: At, work: Workload) -> PodSet | None:
         return None
     place = parallel or spec.get("completions") or spec
     return PodSet(tuple(pod.name for pod in work.pods), min(at_once, completions), completions, place.mark)
+
+
+def _ordered(root: At, work: Workload) -> PodSet | None:
+    """The pods of a StatefulSet that start one after another, each when the one before is ready."""
+    spec = root.get("spec")
+    policy = None if spec is None else text_of(spec.get("podManagementPolicy"))
+    containers = () if spec is None else list(spec.items("template", "spec", "containers"))
+    probe = next((at for each in containers if (at := each.get("readinessProbe")) is not None), None)
+    if policy == "Parallel" or probe is None or len(work.pods) < 2 or probe.get("tcpSocket") is not None:
+        return None
+    place = root.get("spec", "replicas") or probe
+    return PodSet(tuple(pod.name for pod in work.pods), 1, len(work.pods), place.mark, is_ordered=True)
 
 
 def ray_groups(objects: Sequence[At]) -> tuple[RayGroup, ...]:

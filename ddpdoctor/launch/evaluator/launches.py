@@ -21,11 +21,13 @@ from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
+from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
+from ddpdoctor.launch.sbatch import option_places
 
 __all__ = [
     "ImaginedRun",
@@ -67,6 +69,8 @@ class Starter:
     places: Mapping[str, Origin] = field(default_factory=dict)
     slots: int | None = None
     """The processes that the hosts take, where its options limit them."""
+    refused: str = ""
+    """A row of its host file that it refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ class Launched:
     """The hosts and slots of the host file that it reads."""
     active: Mapping[str, int] | None = None
     """The hosts that it uses of them, with the number of their GPUs."""
+    trainer: Mapping[str, int] = field(default_factory=dict)
+    """The devices and num_nodes that LightningCLI gets from its words or their configuration file."""
 
 
 @dataclass(slots=True)
@@ -222,6 +228,7 @@ class _Starting:
     layer: Layer
     inner: Sequence[Value]
     environ: Mapping[str, Value]
+    folder: str | None = None
 
     def places(self) -> dict[str, Origin]:
         """Where each option of the launcher is written."""
@@ -382,15 +389,16 @@ class _Runner:
         elif (script := self._own_script(argv[0], command.folder)) is not None:
             self._run_text(command, script, argv, environ, place, depth)
         elif name == "qsub" or (name == "flux" and [word.text for word in words[1:2]] in (["batch"], ["alloc"])):
-            self._submit(command, _Starting(argv, words, first, argv[1 + (name == "flux") :], environ), place, depth)
+            behind = argv[1 + (name == "flux") :]
+            self._submit(command, _Starting(argv, words, first, behind, environ, command.folder), place, depth)
         elif name in REMOTE:
             self._remote(command, argv, first, environ, place, depth)
         elif first.launcher in _ON_HOSTS:
-            self._on_hosts(command, _Starting(argv, words, first, inner, environ), place, depth)
+            self._on_hosts(command, _Starting(argv, words, first, inner, environ, command.folder), place, depth)
         elif first.launcher is LauncherKind.CONTAINER:
             self._expand(command, inner, environ if _keeps_environ(first) else own, place, depth + 1)
         elif first.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
-            self._submit(command, _Starting(argv, words, first, inner, environ), place, depth)
+            self._submit(command, _Starting(argv, words, first, inner, environ, command.folder), place, depth)
         elif first.launcher in _LEAVES:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
@@ -583,7 +591,10 @@ class _Runner:
         before = self._allocation
         is_first = not before.scheduler and not self._found.submits
         is_same = self._found.submits and replace(self._found.allocation, places={}) == job.allocation
-        known = job.allocation if is_first else before if is_same else Allocation()
+        places = what.places() if job.text is None else {**self._directives(job.text, command.origin), **what.places()}
+        known = (
+            replace(job.allocation, places=places) if is_first else self._found.allocation if is_same else Allocation()
+        )
         self._found.submits, self._found.allocation = True, known
         self._allocation = job.allocation
         there = Place(
@@ -602,6 +613,11 @@ class _Runner:
             self._run_text(detached, job.text, job.arguments, environ, there, depth)
         self._allocation = before
 
+    def _directives(self, text: Value, origin: Origin) -> dict[str, Origin]:
+        """Where the `#SBATCH` options of a submitted text are written."""
+        at = self._written_at(text) or (lambda start, end: origin)
+        return {name: at(*span) for name, span in option_places(text.text).items()}
+
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""
         return self._others.setdefault(host, len(self._allocation.hosts) + len(self._others))
@@ -616,8 +632,16 @@ class _Runner:
             return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
-        slots = self._slots(what.layer) if launcher is LauncherKind.MPIRUN else None
-        starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places(), slots)
+        is_mpi = launcher is LauncherKind.MPIRUN
+        starter = Starter(
+            what.layer.name,
+            _origin(what.argv[0], command),
+            hosts,
+            len(tasks),
+            what.places(),
+            self._slots(what.layer, what.folder) if is_mpi else None,
+            self._refused_row(what.layer, what.folder) if is_mpi else "",
+        )
         for task in tasks[:MOST_TASKS]:
             gone = withheld if launcher is LauncherKind.SRUN or task.node != place.node else {}
             there = replace(
@@ -721,7 +745,7 @@ class _Runner:
         """
         layer, environ = what.layer, what.environ
         count = number_of(option(layer, "-np", "-n", "--np", "-c"))
-        slots_of = self._mpi_slots(layer)
+        slots_of = self._mpi_slots(layer, what.folder)
         hosts = tuple(slots_of)
         per_node = _per_node(layer)
         slots = None if self._allocation.is_slurm else self._allocation.tasks_per_node
@@ -767,14 +791,14 @@ class _Runner:
         }
         return tasks, dict(environ), gone if is_by_ssh else {}
 
-    def _slots(self, layer: Layer) -> int | None:
+    def _slots(self, layer: Layer, folder: str | None) -> int | None:
         """How many processes the hosts of Open MPI or horovodrun take: a host of a list without a count takes one."""
         flags = {given.flag for given in layer.reading.given}
         is_open_mpi = bool(flags & (_OPEN_MPI - {"--host"})) and not flags & _HYDRA
         is_horovod = layer.name == "horovodrun"
         if (self._allocation.scheduler and not is_horovod) or any(_MORE_ALLOWED.search(w.text) for w in layer.own):
             return None
-        slots_of = self._mpi_slots(layer)
+        slots_of = self._mpi_slots(layer, folder)
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
         if listed is None and option(layer, "--hostfile", "-hostfile") is None:
             return None
@@ -782,7 +806,16 @@ class _Runner:
             return None
         return sum(slots or 1 for slots in slots_of.values()) if is_open_mpi or is_horovod else None
 
-    def _mpi_slots(self, layer: Layer) -> dict[str, int | None]:
+    def _refused_row(self, layer: Layer, folder: str | None) -> str:
+        """The first row of Hydra's host file with `slots=`, which is Open MPI's word; "" for another MPI."""
+        flags = {given.flag for given in layer.reading.given}
+        path = option(layer, "-f", "-hostfile", "-machinefile")
+        if path is None or UNKNOWN in path or not (layer.name.endswith(".hydra") or flags & _HYDRA):
+            return ""
+        rows = (row.partition("#")[0].strip() for row in (self._read(path, folder) or "").splitlines())
+        return next((row for row in rows if re.search(r"\s(?:max_)?slots\s*=", row)), "")
+
+    def _mpi_slots(self, layer: Layer, folder: str | None) -> dict[str, int | None]:
         """The hosts of an MPI launcher, and the slots that its options give each."""
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
         if listed is not None and UNKNOWN not in listed:
@@ -790,7 +823,7 @@ class _Runner:
             if pairs:
                 return {name: number_of(slots) for name, _, slots in pairs[:MOST_NODES]}
         path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
-        text = self._read(path, None) if path is not None and UNKNOWN not in path else None
+        text = self._read(path, folder) if path is not None and UNKNOWN not in path else None
         if text is not None and (rows := slots_of_hosts(text)):
             return dict(list(rows.items())[:MOST_NODES])
         return dict.fromkeys(self._allocation.hosts)
@@ -866,8 +899,24 @@ class _Runner:
             is_certain=command.is_certain,
             is_background=command.is_background,
             order=command.order,
+            trainer=self._trainer(argv, command.folder) if layer.launcher is LauncherKind.PYTHON else {},
         )
         self._found.launched += self._by_deepspeed(started) if layer.launcher is LauncherKind.DEEPSPEED else [started]
+
+    def _trainer(self, argv: Sequence[Value], folder: str | None) -> dict[str, int]:
+        """What LightningCLI reads: `fit --config FILE --trainer.devices 4`; the last one wins."""
+        texts = [value.text for value in argv]
+        if not {"fit", "validate", "test", "predict"} & set(texts):
+            return {}
+        found: dict[str, int] = {}
+        for at, text in enumerate(texts):
+            name, sign, value = text.partition("=")
+            value = value if sign else texts[at + 1] if at + 1 < len(texts) else ""
+            if name in ("--config", "-c") and UNKNOWN not in value:
+                found |= trainer_sizes(self._read(value, folder) or "")
+            elif name in ("--trainer.devices", "--trainer.num_nodes") and value.isdigit():
+                found[name.partition(".")[2]] = int(value)
+        return found
 
     def _by_deepspeed(self, started: Launched) -> list[Launched]:
         """What the runner of deepspeed starts: its launcher on each host of the host file, by pdsh or another runner; with

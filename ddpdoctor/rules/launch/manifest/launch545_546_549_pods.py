@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.words import Mark
-from ddpdoctor.facts.submission import ClusterService, Submission
+from ddpdoctor.facts.submission import ClusterService, PodSet, Submission
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, masters_of
@@ -99,11 +99,24 @@ def pods_not_at_the_same_time(submission: Submission) -> Iterator[Finding]:
             expected = agent.plan.nnodes
             if task.host not in each.pods or expected is None or expected[0] <= each.at_once:
                 continue
+            if each.is_ordered:
+                yield _started_in_order(submission, each, expected[0])
+                break
             verb = "runs" if each.at_once == 1 else "run"
             text = f"{each.at_once} of {each.needed} pods {verb} at a time, but torchrun waits for {expected[0]}"
             meant = f"parallelism: {each.needed}"
             yield at_mark(submission, each.at, text, seen=str(each.at_once), expected=meant, label=f"use {meant}")
             break
+
+
+def _started_in_order(submission: Submission, pods: PodSet, expected: int) -> Finding:
+    text = f"the StatefulSet starts a pod when the one before is ready, but torchrun waits for {expected}"
+    meant = "podManagementPolicy: Parallel"
+    fix = f"Set `{meant}`, unless the probe succeeds before the rendezvous."
+    warning = Severity.WARNING
+    return at_mark(
+        submission, pods.at, text, seen="OrderedReady", expected=meant, label=f"use {meant}", severity=warning, fix=fix
+    )
 
 
 @cause("LAUNCH549", "ray-told-other-gpus", Severity.ERROR)

@@ -517,9 +517,10 @@ class _Runner:
         if at >= 0:
             return lambda start, end: Origin(whole.file, at + start, at + end)
         written = self._source[whole.start : whole.end]
-        if written.count("\n") != text.text.count("\n") or "\n" not in written.rstrip("\n"):
+        ends = [each.end() for each in _ROW_END.finditer(written)]
+        if len(ends) != text.text.count("\n") or len(ends) < 2:
             return None
-        rows = [whole.start, *(whole.start + each.end() for each in re.finditer("\n", written))]
+        rows = [whole.start, *(whole.start + end for end in ends)]
         breaks = [each.start() for each in re.finditer("\n", text.text)]
 
         def row_of(start: int, end: int) -> Origin:
@@ -950,6 +951,8 @@ class _Runner:
         ]
 
 
+_ROW_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
+"""The end of a row that no backslash continues."""
 _SUBMIT_FOLDERS = frozenset(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"))
 _SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")

@@ -399,16 +399,22 @@ def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
 
 @master_addr_unresolvable.look
 def pod_names_of_other_services(submission: Submission) -> Iterator[Finding]:
-    """A master address such as `train-0.train` whose second part is not the subdomain of the pod."""
+    """A master address such as `train-0.train` whose second part is not the subdomain of the pod, or `train-0` alone: a pod
+    resolves its own name, the others need the service.
+    """
     told = set()
+    services = {service.name for service in submission.services}
     for host, _, _, mark in masters_of(submission):
         pod, _, rest = host.partition(".")
         given, domain = rest.partition(".")[0], submission.domains.get(pod)
-        if domain is None or not rest or given == domain or (mark.line, host) in told:
+        is_served = given == domain if rest else pod in services
+        if domain is None or is_served or (mark.line, host) in told:
             continue
         told.add((mark.line, host))
         wanted = f"{pod}.{domain}" if domain else "a service in the pods' subdomain"
         text = f"{pod:.40}.{given:.40} does not resolve: the pods' service is {domain or 'not set'}"
+        if not rest:
+            text = f"{pod:.40} resolves in that pod only: the others need the pods' service in the name"
         label = f"use {wanted:.50}" if domain else "set the pods' service"
         yield at_mark(submission, mark, text, seen=host, expected=wanted, label=label)
 

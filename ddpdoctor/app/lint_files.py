@@ -102,7 +102,8 @@ def _outcomes(
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    of_files = tuple(rules_for(request, AREAS))
+    has_pods = any(each.domains for each in files.submissions.values())
+    of_files = tuple(rules_for(request, (*AREAS, "net") if has_pods else AREAS))
     imagining = ImaginingRules(rules, tuple(comparing), of_files)
     explains = {rule.code: rule.explains for rule in of_files if "submission" in rule.needs}  # wrong readings of lines
     explained: set[tuple[str | None, str]] = set()

@@ -32,7 +32,8 @@ _NOWHERE = TextSpan(0, 0)
 class Launcher:
     """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand.
 
-    `slots` are the processes that all its hosts take, where its options limit them.
+    `slots` are the processes that all its hosts take, where its options limit them; `refused` is a row of its host file
+    that it does not read.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Launcher:
     tasks: int = 1
     places: dict[str, Mark] = field(default_factory=dict)
     slots: int | None = None
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Task:
     them; `missed` are those that a text around it expands. `ranks` is how many ranks it starts, `slots` are the hosts and
     GPUs of a host file that it reads, `active` how many GPUs of each host it uses. `varying` are the words that differ in
     each job of an array, by their index. `of_process` are those that were made of
+    something that differs per process, such as SLURM_PROCID. `trainer` are devices and num_nodes that LightningCLI gets from
+    its words or their configuration file. `set_at` is where the file sets variables of its environment.
     something that differs per process, such as SLURM_PROCID. `set_at` is where the file sets variables of its environment.
     `span` is where a shell file starts it, `fixed_port` the port that it uses in every run of the file.
     """
@@ -74,6 +78,7 @@ class Task:
     varying: tuple[int, ...] = ()
     of_process: tuple[int, ...] = ()
     script: StartedScript | None = None
+    trainer: dict[str, int] = field(default_factory=dict)
     set_at: dict[str, Mark] = field(default_factory=dict)
     span: TextSpan = _NOWHERE
     fixed_port: int | None = None
@@ -146,12 +151,16 @@ class ClusterService:
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """The pods of a Job: how many run at a time of those that it needs; `at` is where that is written."""
+    """The pods of a Job or StatefulSet: how many run at a time of those that it needs; `at` is where that is written.
+
+    `is_ordered`: the next pod starts when the one before is ready, which its readiness probe decides.
+    """
 
     pods: tuple[str, ...]
     at_once: int
     needed: int
     at: Mark
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +218,8 @@ class WordList:
 class Submission:
     """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
 
+    `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
+    their names, "" for a pod without one. `word_lists` are those of a Dockerfile.
     `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
     `shell` is the text of a shell or batch file, None for other files.
     """
@@ -224,6 +235,7 @@ class Submission:
     ray_groups: tuple[RayGroup, ...] = ()
     ray_starts: tuple[RayStart, ...] = ()
     ray_submits: tuple[RaySubmit, ...] = ()
+    domains: dict[str, str] = field(default_factory=dict)
     shell: ShellText | None = None
 
     @property

@@ -428,3 +428,28 @@ def test_the_ranks_that_horovodrun_starts(options: str, expected: list[tuple[str
     found = run(f"export LR=1\nhorovodrun {options} python a.py --lr $LR\n")
     assert [(each.place.host, each.environ["HOROVOD_LOCAL_RANK"].text) for each in found.launched] == expected
     assert all(each.environ["LR"].text == "1" and words(each) == "python a.py --lr 1" for each in found.launched)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "cat > .$TAG.sh <<'E'\nflux run -N $N -n $N -g 1 torchrun a.py\nE\nflux batch -N 2 --exclusive --env=N=2 .$TAG.sh\n",
+            [("node-0", 1), ("node-1", 1)],
+        ),
+        (
+            "cat > j <<'E'\n#$ -l rt_F=1\nqrsh -inherit node-1 torchrun a.py\nE\nqsub -l rt_F=2 j\n",
+            [("node-1", 4)],
+        ),
+        (
+            "cat > j <<'E'\n#PBS -q gpu\nmpiexec -n 2 --ppn 1 torchrun a.py\nE\nqsub -l select=2:ngpus=8 j\n",
+            [("node-0", 8), ("node-1", 8)],
+        ),
+    ],
+)
+def test_what_flux_batch_and_qsub_submit(text: str, expected: list[tuple[str, int]]) -> None:
+    found = run("TAG=x_$(date +%m%d_%H%M)\n" + text)
+    assert [each.place.host for each in found.launched] == [host for host, _ in expected]
+    assert [each.place.gpus for each in found.launched if each.place.via[-1] != "qrsh"] == [
+        gpus for host, gpus in expected if len(expected) > 1
+    ]

@@ -1,4 +1,4 @@
-"""Batch jobs that a shell text submits: `sbatch FILE`, `sbatch <<EOF`, `sbatch --wrap TEXT`, and commands of salloc."""
+"""Batch jobs that a shell text submits: `sbatch FILE`, `sbatch <<EOF`, `sbatch --wrap TEXT`, salloc, qsub and `flux batch`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import Allocation, components_of, option
+from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.values import Value
 from ddpdoctor.launch.sbatch import batch_layers
 
-__all__ = ["BatchJob", "batch_job"]
+__all__ = ["BatchJob", "batch_job", "other_batch_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,13 @@ def batch_job(
     stdin: Value | None,
     environ: Mapping[str, Value],
     version: Version,
-    read: Callable[[str], str | None],
+    read: Callable[[Value], Value | None],
 ) -> BatchJob | None:
     """The job that this layer submits; None where its text is not known.
 
     Args:
         inner: the words behind the options.
-        read: the text of a file.
+        read: the text of the file that a word names.
     """
     given = " ".join(quote(word.text) for word in layer.own[1:] if not word.text.startswith("--wrap"))
     if layer.launcher is LauncherKind.SALLOC:
@@ -51,8 +52,7 @@ def batch_job(
     if wrapped is not None:
         text: Value | None = Value(wrapped)
     elif inner:
-        content = read(inner[0].text) if inner[0].is_known else None
-        text = None if content is None else Value(content, inner[0].origins)
+        text = read(inner[0])
     else:
         text = stdin
     if text is None or text.text in ("", UNKNOWN):
@@ -62,6 +62,51 @@ def batch_job(
         layers = batch_layers("", version, "--nodes=1")
     allocation = components_of(layers, {})
     return BatchJob(allocation, text, tuple(inner), _passed(allocation.exports, environ))
+
+
+_FLAGS = ("--exclusive", "-x", "--wait", "--dry-run", "--quiet", "-V", "-I", "-W", "-cwd", "-h", "-terse", "-k")
+"""Options of `flux batch` and qsub that take no value."""
+
+
+def other_batch_job(
+    words: Sequence[Value],
+    stdin: Value | None,
+    environ: Mapping[str, Value],
+    version: Version,
+    read: Callable[[Value], Value | None],
+) -> BatchJob | None:
+    """The job of `flux batch` or qsub: its options stand before those of the script's comments, and win.
+
+    Args:
+        words: those after `flux batch` or `qsub`.
+    """
+    at, options, own = 0, [], {}
+    while at < len(words) and words[at].text.startswith("-"):
+        option, taken = words[at].text, 1
+        is_whole = "=" in option or option in _FLAGS or (not option.startswith("--") and option[2:].isdigit())
+        if not is_whole:
+            taken = 3 if option == "-pe" else 2
+        options.append(" ".join(word.text for word in words[at : at + taken]))
+        name, sign, value = option.removeprefix("--env=").partition("=")
+        if option.startswith("--env=") and sign:
+            own[name] = Value(value, words[at].origins)
+        at += taken
+    rest = tuple(words[at:])
+    text = read(rest[0]) if rest else stdin
+    if text is None or text.text in ("", UNKNOWN):
+        return None
+    signs = [sign for sign in ("#PBS", "#$", "#flux:") if sign in text.text]
+    found = [
+        allocation_of_script(
+            "\n".join((*_comments(text.text), *(f"{sign} {each}" for each in options))), "", {}, version
+        )
+        for sign in signs or (("#flux:",) if own or any("--nodes" in each for each in options) else ("#PBS", "#$"))
+    ]
+    return BatchJob(found[-1], text, rest, {**environ, **own})
+
+
+def _comments(text: str) -> list[str]:
+    return [row for row in text.splitlines() if row.startswith("#")]
 
 
 def _passed(exports: str | None, environ: Mapping[str, Value]) -> dict[str, Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,18 +14,20 @@ from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.batch_jobs import batch_job
+from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
 from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
+from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
+from ddpdoctor.launch.sbatch import option_places
 
 __all__ = [
     "ImaginedRun",
@@ -66,6 +69,8 @@ class Starter:
     places: Mapping[str, Origin] = field(default_factory=dict)
     slots: int | None = None
     """The processes that the hosts take, where its options limit them."""
+    refused: str = ""
+    """A row of its host file that it refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,8 @@ class Launched:
     """The hosts and slots of the host file that it reads."""
     active: Mapping[str, int] | None = None
     """The hosts that it uses of them, with the number of their GPUs."""
+    trainer: Mapping[str, int] = field(default_factory=dict)
+    """The devices and num_nodes that LightningCLI gets from its words or their configuration file."""
 
 
 @dataclass(slots=True)
@@ -221,6 +228,7 @@ class _Starting:
     layer: Layer
     inner: Sequence[Value]
     environ: Mapping[str, Value]
+    folder: str | None = None
 
     def places(self) -> dict[str, Origin]:
         """Where each option of the launcher is written."""
@@ -228,6 +236,11 @@ class _Starting:
         found = {given.flag: at[given.word.start] for given in self.layer.reading.given if given.word.start in at}
         plain = {word.text.partition("=")[0]: at[word.start] for word in self.layer.own[1:] if word.start in at}
         return {**{name: origin for name, origin in plain.items() if name.startswith("-")}, **found}
+
+    def value_of(self, written: Word, text: str) -> Value:
+        """A text of this word, with its place."""
+        pairs = zip(self.words, self.argv, strict=True)
+        return next((each.with_text(text) for word, each in pairs if word.start == written.start), Value(text))
 
     def value(self, text: str) -> Value:
         """A text of one of its words, with the place of the word."""
@@ -270,6 +283,7 @@ class _Runner:
         self._variables: dict[int, ShellVariable] = {}
         self._others: dict[str, int] = {}
         self._written: dict[str, str | None] = dict(allocation.texts)
+        self._written_at_places: dict[str, tuple[Origin, ...]] = {}
         self._group = 0
         self._source, self._file = "", ""
 
@@ -282,7 +296,10 @@ class _Runner:
         if not allocation.scheduler and _SUBMITS.search(text):
             place = replace(place, hostname="login-node")
         outside = {name: Value(value) for name, value in environ.items()}
-        shell = self._shell(place, {**outside, **allocation.environ()}, folder)
+        given = allocation.environ()
+        if folder is not None:  # taken to be submitted from the folder of the file
+            given |= {name: Value(folder) for name in _SUBMIT_FOLDERS & given.keys()}
+        shell = self._shell(place, {**outside, **given}, folder)
         shell.name = Value(file)
         shell.invoked = self._found.invoked
         self._source, self._file = text, file
@@ -309,6 +326,7 @@ class _Runner:
             is_fixed=False,
             files=self._files,
             written=self._written,
+            written_at=self._written_at_places,
             step=lambda argv: self._printed_by_step(argv, place),
         )
         named = {name: self._as_variable(value) for name, value in environ.items()}
@@ -370,14 +388,17 @@ class _Runner:
             self._nested_shell(command, argv, environ, place, depth)
         elif (script := self._own_script(argv[0], command.folder)) is not None:
             self._run_text(command, script, argv, environ, place, depth)
+        elif name == "qsub" or (name == "flux" and [word.text for word in words[1:2]] in (["batch"], ["alloc"])):
+            behind = argv[1 + (name == "flux") :]
+            self._submit(command, _Starting(argv, words, first, behind, environ, command.folder), place, depth)
         elif name in REMOTE:
             self._remote(command, argv, first, environ, place, depth)
         elif first.launcher in _ON_HOSTS:
-            self._on_hosts(command, _Starting(argv, words, first, inner, environ), place, depth)
+            self._on_hosts(command, _Starting(argv, words, first, inner, environ, command.folder), place, depth)
         elif first.launcher is LauncherKind.CONTAINER:
             self._expand(command, inner, environ if _keeps_environ(first) else own, place, depth + 1)
         elif first.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
-            self._submit(command, _Starting(argv, words, first, inner, environ), place, depth)
+            self._submit(command, _Starting(argv, words, first, inner, environ, command.folder), place, depth)
         elif first.launcher in _LEAVES:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
@@ -424,18 +445,18 @@ class _Runner:
                 break
             at += 2 if texts[at] in ("-o", "-O", "+o") else 1
         if at >= len(texts):
-            if command.stdin is not None and command.stdin.is_known:
+            if command.stdin is not None and command.stdin.text.replace(UNKNOWN, "").strip():
                 self._run_text(command, command.stdin, [], environ, place, depth)
             return
         if texts[at].startswith("-"):
             if at + 1 < len(argv):
                 self._run_text(command, argv[at + 1], argv[at + 2 :], environ, place, depth)
             return
-        text = self._read(texts[at], command.folder) if argv[at].is_known else None
+        text = self._read_script(argv[at], command.folder)
         if text is None:
             self._budget.leave_out(command.origin, f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
-        self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
+        self._run_text(command, text, argv[at:], environ, place, depth)
 
     def _read(self, path: str, folder: str | None) -> str | None:
         """A file that the job has written, or one that is there."""
@@ -444,10 +465,14 @@ class _Runner:
 
     def _own_script(self, program: Value, folder: str | None) -> Value | None:
         """The text of a shell script that is run by its path, `./wrapper.sh`; None for every other program."""
-        if not program.is_known or "/" not in program.text:
-            return None
-        text = self._read(program.text, folder)
-        return Value(text, program.origins) if text is not None and _SHELL_SCRIPT.match(text) else None
+        text = self._read_script(program, folder) if "/" in program.text else None
+        return text if text is not None and _SHELL_SCRIPT.match(text.text) else None
+
+    def _read_script(self, path: Value, folder: str | None) -> Value | None:
+        """The text of a file with the place where the job file writes it, else that of the word that names it."""
+        text = self._read(path.text, folder) if path.is_known else None
+        origins = self._written_at_places.get(_path(path.text, folder), ())
+        return None if text is None else Value(text, origins or path.origins)
 
     def _run_text(
         self,
@@ -463,6 +488,7 @@ class _Runner:
         private = command.private - environ.keys()
         shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
         shell.variables.private = private
+        shell.stdin = command.stdin
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
@@ -483,12 +509,27 @@ class _Runner:
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
     def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
-        """Where the characters of a text stand that the file has as it is, such as that of `bash -c '…'`."""
-        if len(text.origins) != 1:
+        """Where the characters of a text stand: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
+        whole = text.origins[0] if text.origins and text.text else None
+        if whole is None or whole.file != self._file:
             return None
-        whole = text.origins[0]
-        at = self._source.find(text.text, whole.start, whole.end) if whole.file == self._file and text.text else -1
-        return None if at < 0 else lambda start, end: Origin(whole.file, at + start, at + end)
+        at = self._source.find(text.text, whole.start, whole.end) if len(text.origins) == 1 else -1
+        if at >= 0:
+            return lambda start, end: Origin(whole.file, at + start, at + end)
+        written = self._source[whole.start : whole.end]
+        ends = [each.end() for each in _ROW_END.finditer(written)]
+        if len(ends) != text.text.count("\n") or len(ends) < 2:
+            return None
+        rows = [whole.start, *(whole.start + end for end in ends)]
+        breaks = [each.start() for each in re.finditer("\n", text.text)]
+
+        def row_of(start: int, end: int) -> Origin:
+            row = bisect_left(breaks, start)
+            last = self._source.find("\n", rows[row])
+            begin = rows[row] + len(self._source[rows[row] : last]) - len(self._source[rows[row] : last].lstrip())
+            return Origin(whole.file, begin, max(begin, last))
+
+        return row_of
 
     def _remote(
         self,
@@ -530,19 +571,31 @@ class _Runner:
                 self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
 
     def _submit(self, command: StartedCommand, what: _Starting, place: Place, depth: int) -> None:
-        """sbatch and salloc: a job with an allocation of its own. What several of them are given is known if it is the same."""
+        """sbatch, salloc, qsub and `flux batch`: a job with an allocation of its own. What several of them are given is known if
+        it is the same.
+        """
         layer = what.layer
         own = what.argv[len(layer.own) :] if layer.launcher is LauncherKind.SBATCH else what.inner
-        stdin = command.stdin
-        job = batch_job(layer, own, stdin, what.environ, self._version, lambda path: self._read(path, command.folder))
+        stdin, version = command.stdin, self._version
+
+        def read(path: Value) -> Value | None:
+            return self._read_script(path, command.folder)
+
+        if layer.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
+            job = batch_job(layer, own, stdin, what.environ, version, read)
+        else:
+            job = other_batch_job(what.inner, stdin, what.environ, version, read)
         if job is None:
-            if layer.launcher is LauncherKind.SBATCH:
+            if layer.launcher is not LauncherKind.SALLOC:
                 self._budget.leave_out(command.origin, "the text of the batch job is not known")
             return
         before = self._allocation
         is_first = not before.scheduler and not self._found.submits
         is_same = self._found.submits and replace(self._found.allocation, places={}) == job.allocation
-        known = job.allocation if is_first else before if is_same else Allocation()
+        places = what.places() if job.text is None else {**self._directives(job.text, command.origin), **what.places()}
+        known = (
+            replace(job.allocation, places=places) if is_first else self._found.allocation if is_same else Allocation()
+        )
         self._found.submits, self._found.allocation = True, known
         self._allocation = job.allocation
         there = Place(
@@ -561,6 +614,11 @@ class _Runner:
             self._run_text(detached, job.text, job.arguments, environ, there, depth)
         self._allocation = before
 
+    def _directives(self, text: Value, origin: Origin) -> dict[str, Origin]:
+        """Where the `#SBATCH` options of a submitted text are written."""
+        at = self._written_at(text) or (lambda start, end: origin)
+        return {name: at(*span) for name, span in option_places(text.text).items()}
+
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""
         return self._others.setdefault(host, len(self._allocation.hosts) + len(self._others))
@@ -575,8 +633,16 @@ class _Runner:
             return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
-        slots = self._slots(what.layer) if launcher is LauncherKind.MPIRUN else None
-        starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places(), slots)
+        is_mpi = launcher is LauncherKind.MPIRUN
+        starter = Starter(
+            what.layer.name,
+            _origin(what.argv[0], command),
+            hosts,
+            len(tasks),
+            what.places(),
+            self._slots(what.layer, what.folder) if is_mpi else None,
+            self._refused_row(what.layer, what.folder) if is_mpi else "",
+        )
         for task in tasks[:MOST_TASKS]:
             gone = withheld if launcher is LauncherKind.SRUN or task.node != place.node else {}
             there = replace(
@@ -680,7 +746,7 @@ class _Runner:
         """
         layer, environ = what.layer, what.environ
         count = number_of(option(layer, "-np", "-n", "--np", "-c"))
-        slots_of = self._mpi_slots(layer)
+        slots_of = self._mpi_slots(layer, what.folder)
         hosts = tuple(slots_of)
         per_node = _per_node(layer)
         slots = None if self._allocation.is_slurm else self._allocation.tasks_per_node
@@ -688,10 +754,11 @@ class _Runner:
         sizes = {host: per_host or slots_of[host] for host in hosts}
         known = None if None in sizes.values() else sum(size or 0 for size in sizes.values())
         count = known if count is None and known else count or len(hosts)
-        names = [given.value or "" for given in layer.reading.given if given.flag == "-x"]
+        named = [given for given in layer.reading.given if given.flag == "-x"]
         forwarded = {
-            name: what.value(text) if sign else environ.get(name, Value(UNKNOWN))
-            for name, sign, text in (each.partition("=") for each in names)
+            name: what.value_of(given.value_word, text) if sign else environ.get(name, Value(UNKNOWN))
+            for given in named
+            for name, sign, text in ((given.value or "").partition("="),)
         }
         even = max(1, -(-count // len(hosts)))
         tasks, node, local = [], 0, 0
@@ -725,14 +792,14 @@ class _Runner:
         }
         return tasks, dict(environ), gone if is_by_ssh else {}
 
-    def _slots(self, layer: Layer) -> int | None:
+    def _slots(self, layer: Layer, folder: str | None) -> int | None:
         """How many processes the hosts of Open MPI or horovodrun take: a host of a list without a count takes one."""
         flags = {given.flag for given in layer.reading.given}
         is_open_mpi = bool(flags & (_OPEN_MPI - {"--host"})) and not flags & _HYDRA
         is_horovod = layer.name == "horovodrun"
         if (self._allocation.scheduler and not is_horovod) or any(_MORE_ALLOWED.search(w.text) for w in layer.own):
             return None
-        slots_of = self._mpi_slots(layer)
+        slots_of = self._mpi_slots(layer, folder)
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
         if listed is None and option(layer, "--hostfile", "-hostfile") is None:
             return None
@@ -740,7 +807,16 @@ class _Runner:
             return None
         return sum(slots or 1 for slots in slots_of.values()) if is_open_mpi or is_horovod else None
 
-    def _mpi_slots(self, layer: Layer) -> dict[str, int | None]:
+    def _refused_row(self, layer: Layer, folder: str | None) -> str:
+        """The first row of Hydra's host file with `slots=`, which is Open MPI's word; "" for another MPI."""
+        flags = {given.flag for given in layer.reading.given}
+        path = option(layer, "-f", "-hostfile", "-machinefile")
+        if path is None or UNKNOWN in path or not (layer.name.endswith(".hydra") or flags & _HYDRA):
+            return ""
+        rows = (row.partition("#")[0].strip() for row in (self._read(path, folder) or "").splitlines())
+        return next((row for row in rows if re.search(r"\s(?:max_)?slots\s*=", row)), "")
+
+    def _mpi_slots(self, layer: Layer, folder: str | None) -> dict[str, int | None]:
         """The hosts of an MPI launcher, and the slots that its options give each."""
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
         if listed is not None and UNKNOWN not in listed:
@@ -748,7 +824,7 @@ class _Runner:
             if pairs:
                 return {name: number_of(slots) for name, _, slots in pairs[:MOST_NODES]}
         path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
-        text = self._read(path, None) if path is not None and UNKNOWN not in path else None
+        text = self._read(path, folder) if path is not None and UNKNOWN not in path else None
         if text is not None and (rows := slots_of_hosts(text)):
             return dict(list(rows.items())[:MOST_NODES])
         return dict.fromkeys(self._allocation.hosts)
@@ -824,8 +900,24 @@ class _Runner:
             is_certain=command.is_certain,
             is_background=command.is_background,
             order=command.order,
+            trainer=self._trainer(argv, command.folder) if layer.launcher is LauncherKind.PYTHON else {},
         )
         self._found.launched += self._by_deepspeed(started) if layer.launcher is LauncherKind.DEEPSPEED else [started]
+
+    def _trainer(self, argv: Sequence[Value], folder: str | None) -> dict[str, int]:
+        """What LightningCLI reads: `fit --config FILE --trainer.devices 4`; the last one wins."""
+        texts = [value.text for value in argv]
+        if not {"fit", "validate", "test", "predict"} & set(texts):
+            return {}
+        found: dict[str, int] = {}
+        for at, text in enumerate(texts):
+            name, sign, value = text.partition("=")
+            value = value if sign else texts[at + 1] if at + 1 < len(texts) else ""
+            if name in ("--config", "-c") and UNKNOWN not in value:
+                found |= trainer_sizes(self._read(value, folder) or "")
+            elif name in ("--trainer.devices", "--trainer.num_nodes") and value.isdigit():
+                found[name.partition(".")[2]] = int(value)
+        return found
 
     def _by_deepspeed(self, started: Launched) -> list[Launched]:
         """What the runner of deepspeed starts: its launcher on each host of the host file, by pdsh or another runner; with
@@ -859,7 +951,10 @@ class _Runner:
         ]
 
 
-_SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc)\b")
+_ROW_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
+"""The end of a row that no backslash continues."""
+_SUBMIT_FOLDERS = frozenset(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"))
+_SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")

@@ -109,6 +109,7 @@ def _lsf(rows: list[tuple[str, Origin]]) -> Allocation:
         "LSB_JOBID": Value("4711"),
         **({"LSB_JOBINDEX": _ARRAY_TASK} if is_array else {}),
         "LSB_DJOB_HOSTFILE": Value(LSF_HOSTFILE),
+        "LS_SUBCWD": Value("\0"),
         "LSB_HOSTS": Value(" ".join(hosts)) if nodes is not None else Value("\0"),
         "LSB_MCPU_HOSTS": Value(" ".join(f"{host} {tile or 1}" for host in hosts)) if nodes else Value("\0"),
     }

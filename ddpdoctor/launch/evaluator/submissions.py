@@ -105,6 +105,7 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
         active=None if member.active is None else dict(member.active),
         varying=tuple(at for at, value in enumerate(member.argv) if ARRAY in value.varies),
         of_process=tuple(at for at, value in enumerate(member.argv) if {TASK, NODE} & value.varies),
+        trainer=dict(member.trainer),
         script=None if script is None else scripts.get(script.text),
         set_at={name: places.mark(v.origins[0]) for name in _SHOWN if (v := member.environ.get(name)) and v.origins},
         span=span_of(member.origin),
@@ -114,7 +115,8 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
 
 def _launcher(starter: Starter, places: _Places) -> Launcher:
     at = places.mark(starter.at)
-    return Launcher(starter.name, at, starter.hosts, starter.tasks, places.marks(starter.places), starter.slots)
+    options = places.marks(starter.places)
+    return Launcher(starter.name, at, starter.hosts, starter.tasks, options, starter.slots, starter.refused)
 
 
 def _grant(allocation: Allocation, places: _Places) -> Grant:

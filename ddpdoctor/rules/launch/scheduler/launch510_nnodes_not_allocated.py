@@ -149,16 +149,22 @@ def _on_every_node(submission: Submission, task: Task, agent: Agent) -> Finding 
     return at_mark(submission, mark_of(task, word), text, seen=str(expected[1]), expected=meant, label=f"use {meant}")
 
 
-_STARTERS = ("srun", "jsrun", "flux", "mpiexec", "mpirun")
+_STARTERS = ("srun", "jsrun", "flux", "mpiexec", "mpirun", "mpiexec.hydra", "blaunch", "pbsdsh")
 
 
 def _is_counted(submission: Submission, launcher: Launcher) -> bool:
     """Whether the nodes on which a launcher works are known: by its own options, or those of the batch script."""
     own = {"-N", "--nodes", "--het-group", "-H", "--host", "--hostfile", "-hostfile", "-hosts"} & launcher.places.keys()
     script = {"-N", "--nodes", "-w", "--nodelist", "-l"} & submission.grant.places.keys()
-    if {"-w", "--nodelist", "-r", "--relative", "-x", "--exclude"} & launcher.places.keys():
+    if launcher.name == "srun" and {"-w", "--nodelist", "-r", "--relative", "-x", "--exclude"} & launcher.places.keys():
         return False  # one step per node, which other steps join
+    if launcher.name in ("blaunch", "pbsdsh"):
+        return submission.grant.nodes is not None and set(launcher.hosts) == _all_hosts(submission)
     return bool(own) or (bool(script) and submission.grant.nodes is not None)
+
+
+def _all_hosts(submission: Submission) -> set[str]:
+    return {host for step in submission.steps for host in step.hosts}
 
 
 def _spelled(agent: Agent, expected: tuple[int, ...]) -> str:

@@ -180,3 +180,17 @@ def hostfile_line_malformed(launch: Launch) -> Iterator[Finding]:
         if bad is not None and given is not None:
             text = f"line {bad[0]} of the hostfile is not `HOST slots=N`: {bad[1]:.40}"
             yield point(launch, line, given.value_word, text, "HOST slots=N", label=f"its line {bad[0]} is malformed")
+
+
+@hostfile_line_malformed.look
+def rows_of_another_mpi(submission: Submission) -> Iterator[Finding]:
+    """mpiexec of MPICH or Intel MPI gets a host file with Open MPI's `slots=`."""
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        launcher = task.launcher
+        if launcher is not None and launcher.refused:
+            text = f"{launcher.name} does not read `slots=` in its host file: {launcher.refused:.40}"
+            mark, expected = option_mark(submission, task, "-f", "-hostfile", "-machinefile"), "HOST:N"
+            fix = "Write `HOST:N` for MPICH and Intel MPI: `token slots=4 not supported at this time`."
+            label = "its rows need HOST:N"
+            yield at_mark(submission, mark, text, seen=launcher.refused, expected=expected, label=label, fix=fix)
+            return

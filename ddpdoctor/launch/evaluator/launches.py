@@ -801,7 +801,7 @@ class _Runner:
             return None
         slots_of = self._mpi_slots(layer, folder)
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
-        if listed is None and option(layer, "--hostfile", "-hostfile") is None:
+        if UNKNOWN in (listed or "") or (listed is None and option(layer, "--hostfile", "-hostfile") is None):
             return None
         if None in slots_of.values() and (listed is None or not is_open_mpi):
             return None

@@ -9,6 +9,7 @@ import pytest
 from commandline import inside
 
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
@@ -453,3 +454,12 @@ def test_what_flux_batch_and_qsub_submit(text: str, expected: list[tuple[str, in
     assert [each.place.gpus for each in found.launched if each.place.via[-1] != "qrsh"] == [
         gpus for host, gpus in expected if len(expected) > 1
     ]
+
+
+@pytest.mark.parametrize(("second", "expected"), [("2", "2"), ("4", UNKNOWN)])
+def test_the_tasks_per_node_of_unlike_components_are_unknown(second: str, expected: str) -> None:
+    found = run(
+        f"#SBATCH -N 1 --ntasks-per-node=2\n#SBATCH hetjob\n#SBATCH -N 1 --ntasks-per-node={second}\n"
+        "srun --het-group=0,1 python a.py\n"
+    )
+    assert {each.environ["SLURM_NTASKS_PER_NODE"].text for each in found.launched} == {expected}

@@ -22,7 +22,7 @@ from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
-from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
@@ -682,7 +682,8 @@ class _Runner:
         if per_node is not None:
             base["SLURM_NTASKS_PER_NODE"] = what.value(per_node)
         elif self._allocation.components and parts[-1].tasks_per_node is not None:
-            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node))
+            counts = {part.tasks_per_node for part in parts}
+            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node)) if len(counts) == 1 else NOT_KNOWN
         return tasks, base, withheld
 
     def _parts(self, layer: Layer) -> tuple[Allocation, ...]:

@@ -293,7 +293,8 @@ def test_a_folder_is_searched_for_task_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "nodes", "gpus", "slots"),
     [
-        (("#$ -pe smp 8", "#$ -l gpu=4"), 1, None, "8"),
+        (("#$ -pe smp 8", "#$ -l gpu=4"), 1, 4, "8"),
+        (("#$ -pe smp 4", "#$ -l gpu=1"), 1, None, "4"),
         (("#$ -l gpu=4",), 1, 4, "1"),
         (("#$ -cwd", "#$ -l rt_F=2", "#$ -l h_rt=1:00:00"), 2, 4, "1"),
         (("#$ -l node_f=4",), 4, 4, "1"),
@@ -312,8 +313,11 @@ def test_how_many_hosts_a_parallel_environment_uses_is_unknown_unless_its_name_s
     found = allocation("#$ -pe mpi 16", "#$ -l gpu=4")
     assert not found.nodes_are_known
     assert found.gpus_per_node is None
-    assert "PE_HOSTFILE" in found.environ()
-    assert not found.texts
+    assert len(found.hosts) == 2
+    assert [row.split()[:2] for row in found.texts[found.environ()["PE_HOSTFILE"].text].splitlines()] == [
+        ["node-0", "8"],
+        ["node-1", "8"],
+    ]
 
 
 def test_the_host_file_of_grid_engine_is_read() -> None:

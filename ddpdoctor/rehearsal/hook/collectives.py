@@ -26,7 +26,7 @@ from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.ending import steps
 from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, place
 
-__all__ = ["calls", "record", "soft", "watch"]
+__all__ = ["calls", "record", "reduced", "soft", "watch"]
 
 INPUTS = ("tensor", "tensors", "input", "input_tensor", "input_list", "input_tensor_list", "scatter_list", "self")
 OUTPUTS = ("output", "output_tensor", "output_tensor_list", "gather_list", "tensor_list")
@@ -72,6 +72,7 @@ FUNCTIONAL = (
     "all_to_all_single_autograd",
     "permute_tensor",
 )
+IN_PLACE = ("all_reduce", "reduce", "broadcast")
 MOST_TENSORS = 64
 LONG = timedelta(hours=1)
 """The timeout of gloo: the supervisor decides earlier."""
@@ -312,6 +313,8 @@ def _collective(name: str, original: Any) -> Any:
         if name == "monitored_barrier" and _backend_of(group) == "nccl":
             channel().say("refused", op=name, at=at)
             raise ValueError("monitored_barrier is only implemented for GLOO backend.")
+        if name in IN_PLACE:
+            _remember_graph(given.get("tensor"), public, at)
         result = record(public, group, lambda: _run(name, original, given, args, kwargs), at=at, **fields)
         if fields.get("async") and result is not None and id(result) in _calls.works:
             tensors = [t for p in (*INPUTS, *OUTPUTS) if p in given for t in devices.leaves(given[p])]
@@ -319,6 +322,15 @@ def _collective(name: str, original: Any) -> Any:
         return result
 
     return call
+
+
+reduced: dict[int, tuple[str, Any, Any]] = {}
+"""The ids of tensors of a graph that a collective changed in place, with its name, its place, and the tensor itself."""
+
+
+def _remember_graph(tensor: Any, name: str, at: list[Place]) -> None:
+    if isinstance(tensor, torch.Tensor) and torch.is_grad_enabled() and tensor.grad_fn is not None:
+        reduced[id(tensor)] = (name, at, tensor)
 
 
 def _backend_of(group: Any) -> str:

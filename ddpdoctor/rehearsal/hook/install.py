@@ -24,7 +24,7 @@ def install() -> None:
     _installed = True
     import torch
 
-    from ddpdoctor.rehearsal.hook import collectives, cuda, devices, files, standins, training, watching
+    from ddpdoctor.rehearsal.hook import collectives, cuda, devices, executed, files, standins, training, watching
 
     # torch.distributed is not part of every build
     has_distributed = torch.distributed.is_available()
@@ -37,6 +37,7 @@ def install() -> None:
     watching.begin()
     files.watch()
     devices.enter()
+    executed.begin()
 
 
 def prepare() -> None:

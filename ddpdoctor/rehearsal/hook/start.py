@@ -172,7 +172,7 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
         sys.modules["numpy"].random.seed()
     channel().is_forked = False
     channel().say("rank_process", index=index)
-    from ddpdoctor.rehearsal.hook import watching
+    from ddpdoctor.rehearsal.hook import executed, watching
     from ddpdoctor.rehearsal.hook.reporting import report
 
     code = 0
@@ -181,6 +181,7 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
     except RehearsalEnd:
         channel().say("left", how="ended")
     except SystemExit as request:
+        executed.report()
         code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
         channel().say("left", how="exit", code=code, at=_raised_at(request))
         if not isinstance(request.code, (int, type(None))):
@@ -189,6 +190,7 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
         report(error)
         code = 1
     else:
+        executed.report()
         channel().say("left", how="end", **watching.at_end())
     _finish(code)
 

@@ -35,6 +35,7 @@ class Job:
 
     def __init__(self, ranks: int = 2, backend: str = "gloo", per_node: int | None = None) -> None:
         self.comparison = Comparison(ranks)
+        self.text = ""
         self._numbers = dict.fromkeys(range(ranks), 0)
         for rank in range(ranks):
             environ = {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
@@ -72,7 +73,7 @@ class Job:
         return self
 
     def facts(self, text: str = "") -> Rehearsal:
-        return summary(self.comparison, {FILE: text}, Circumstances(folder="/job"))
+        return summary(self.comparison, {FILE: text or self.text}, Circumstances(folder="/job"))
 
 
 def at(line: int, function: str = "main") -> list[list[Any]]:
@@ -329,6 +330,29 @@ def averaged(*, differs_at_first: bool) -> Job:
     return job
 
 
+DECIDES = """def main():
+    for epoch in range(5):
+        train()
+        value = evaluate()
+        if value < best:
+            best, waited = value, 0
+        else:
+            waited += 1
+        if waited > 3:
+            break
+"""
+
+
+def deciding(*values: float) -> Job:
+    job = Job(2)
+    for rank, value in enumerate(values):
+        variables = {"best": repr(value), "waited": "0", "rank": str(rank)}
+        job.say(rank, "locals", place=[FILE, 3], count=1, frames=[[FILE, "main", 1, variables]])
+        job.call(rank, "backward", 3)
+    job.text = DECIDES
+    return job
+
+
 RANDOM = "torch.utils.data.sampler.RandomSampler"
 SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
@@ -396,6 +420,14 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     ),
     Kind.REDUCED_LOSS: (lambda: seen("in_graph", what="all_reduce", backward=at(24)), lambda: Job(2)),
     Kind.NEVER_BROADCAST: (lambda: averaged(differs_at_first=True), lambda: averaged(differs_at_first=False)),
+    Kind.LOCAL_DECISION: (lambda: deciding(0.5, 0.25), lambda: deciding(0.5, 0.5)),
+    Kind.DIVIDED_TWICE: (
+        lambda: seen("averaged_twice"),
+        lambda: Job(2).say(0, "loss_divided", divisor=4.0, at=at(9)),
+    ),
+    Kind.UNSCALED_EARLY: (lambda: seen("reduced_after_unscale", reduced=at(9)), lambda: Job(2)),
+    Kind.CLIPPED_SHARDS: (lambda: seen("clipped_shards"), lambda: Job(1).say(0, "clipped_shards", at=at(9))),
+    Kind.OUTSIDER: (lambda: seen("outsider", op="all_reduce"), lambda: Job(2)),
     Kind.JOINS_DIFFER: (lambda: joined(port="29501"), joined),
     Kind.RANK_OUTSIDE: (lambda: joined(rank_given=2), joined),
     Kind.SAME_RANK: (lambda: joined(rank_given=0), joined),

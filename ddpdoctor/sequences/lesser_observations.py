@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
+from ddpdoctor.sequences.branches import Sources
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, Track
 
-__all__ = ["LESSER_LOOKS", "collectives_before"]
+__all__ = ["LESSER_LOOKS", "collectives_before", "divided_losses"]
 
 Kind = ObservationKind
+WORLD_WORDS = re.compile(r"world|num_gpus|n_gpus|num_processes|num_replicas", re.IGNORECASE)
 LEAST_DRAWS = 2
 """Equal draws from which on it is no coincidence: one number of a small range may be equal."""
 NEAR = 0.26
@@ -166,4 +169,57 @@ def _in_graph(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         )
 
 
-LESSER_LOOKS = (_unused, _trackers, _same_draws, _schedules, _spawned, _folder_races, _in_graph)
+def _outsiders(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """Ranks that call a collective of a group without being members."""
+    by_place: dict[tuple[CodePlace, ...], list[tuple[Track, Record]]] = defaultdict(list)
+    for track in ranks:
+        for record in track.of_kind("outsider"):
+            by_place[places_of(record.get("at"))[:1]].append((track, record))
+    for entries in list(by_place.values())[:1]:
+        record = entries[0][1]
+        yield _observed(Kind.OUTSIDER, [t for t, _ in entries], record.get("at"), what=record.get("op"))
+
+
+def _clipped(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    found = [(t, t.of_kind("clipped_shards")[0]) for t in ranks if t.of_kind("clipped_shards")]
+    if found and len(ranks) > 1:
+        yield _observed(Kind.CLIPPED_SHARDS, [t for t, _ in found], found[0][1].get("at"))
+
+
+def _unscaled(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    found = [(t, t.of_kind("reduced_after_unscale")[0]) for t in ranks if t.of_kind("reduced_after_unscale")]
+    if found and len(ranks) > 1:
+        record = found[0][1]
+        yield _observed(Kind.UNSCALED_EARLY, [t for t, _ in found], record.get("at"), record.get("reduced"))
+
+
+def _averaged_twice(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    found = [(t, t.of_kind("averaged_twice")[0]) for t in ranks if t.of_kind("averaged_twice")]
+    if found and len(ranks) > 1:
+        yield _observed(Kind.DIVIDED_TWICE, [t for t, _ in found], found[0][1].get("at"), what="averaged gradients")
+
+
+def divided_losses(ranks: Sequence[Track], sources: Sources) -> Iterator[RehearsalObservation]:
+    """Losses of DDP models that are divided by the number of ranks: the line names it, and the divisor is a multiple of it."""
+    for track in ranks[:1] if len(ranks) > 1 else ():
+        for record in track.of_kind("loss_divided"):
+            at = places_of(record.get("at"))[:1]
+            is_multiple = isinstance(record.get("divisor"), float) and record["divisor"] % len(ranks) == 0
+            if at and is_multiple and WORLD_WORDS.search(sources.line(at[0])):
+                yield _observed(Kind.DIVIDED_TWICE, ranks, record.get("at"), what="the loss of a DDP model")
+                return
+
+
+LESSER_LOOKS = (
+    _unused,
+    _trackers,
+    _same_draws,
+    _schedules,
+    _spawned,
+    _folder_races,
+    _in_graph,
+    _outsiders,
+    _clipped,
+    _unscaled,
+    _averaged_twice,
+)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
 from ddpdoctor.sequences.lesser_observations import LESSER_LOOKS, collectives_before
 from ddpdoctor.sequences.records import Record, places_of
-from ddpdoctor.sequences.tracks import MadeCall, Track, numel
+from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
 
 __all__ = ["observations"]
 
@@ -386,7 +386,7 @@ def _is_averaged(ranks: Sequence[Track], shapes: object) -> bool:
         str(list(shape))
         for t in ranks[:1]
         for c in t.calls.values()
-        if "all_reduce" in c.operation
+        if "all_reduce" in c.operation and c.group == WORLD
         for _, shape, _ in c.tensors()
     ]
     wanted = [str(shape) for shape in shapes] if isinstance(shapes, list) else []
@@ -432,6 +432,9 @@ def _parameters(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             )
             return
         name = first["names"][wrapped[0]] if wrapped else None
+        changed = [r for t in joined for r in t.of_kind("changed_after_wrap")]
+        if is_wrapped and changed and len(changed) < len(joined):
+            first = {**first, "at": changed[0].get("loaded") or changed[0].get("at")}
         count = f"{len(different)} of {len(first['sums'])}"
         yield _of(
             kind,

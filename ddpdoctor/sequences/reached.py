@@ -11,7 +11,7 @@ from ddpdoctor.facts.rehearsal import CodePlace, UnreachedCode
 from ddpdoctor.sequences.branches import Sources
 from ddpdoctor.sequences.tracks import Track
 
-__all__ = ["ExecutedCode", "executed_files", "unreached"]
+__all__ = ["ExecutedCode", "call_name", "executed_files", "unreached"]
 
 OWN_NAMES = frozenset(
     (
@@ -81,7 +81,7 @@ def unreached(sources: Sources, executed: ExecutedCode) -> tuple[UnreachedCode, 
 
 def _calls(tree: ast.Module, file: str, executed: ExecutedCode) -> Iterator[UnreachedCode]:
     for node, function in _within(tree.body, ""):
-        name = _call_name(node) if isinstance(node, ast.Call) else None
+        name = call_name(node) if isinstance(node, ast.Call) else None
         if name is not None and isinstance(node, ast.Call) and not executed.has_run(file, node):
             yield UnreachedCode(CodePlace(file, node.lineno, function), name)
 
@@ -107,7 +107,7 @@ def _within(body: Sequence[ast.AST], function: str) -> Iterator[tuple[ast.AST, s
         yield from _within(list(ast.iter_child_nodes(node)), inner)
 
 
-def _call_name(call: ast.Call) -> str | None:
+def call_name(call: ast.Call) -> str | None:
     """The name of a call that concerns other ranks."""
     function = call.func
     if isinstance(function, ast.Name):

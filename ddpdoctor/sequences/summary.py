@@ -17,6 +17,8 @@ from ddpdoctor.facts.rehearsal import (
 )
 from ddpdoctor.sequences.branches import Sources, explained
 from ddpdoctor.sequences.comparison import Comparison
+from ddpdoctor.sequences.decisions import decisions
+from ddpdoctor.sequences.lesser_observations import divided_losses
 from ddpdoctor.sequences.observations import observations
 from ddpdoctor.sequences.reached import ExecutedCode, executed_files, unreached
 from ddpdoctor.sequences.records import places_of
@@ -54,7 +56,9 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
     ranks = comparison.ranks
     difference = _difference(comparison, texts, seen)
     cannot = next(((t, r) for t in ranks for r in t.of_kind("cannot")), None) or _missing_package(ranks)
+    sources = Sources(texts)
     parents = [t for t in comparison.tracks.values() if t not in ranks]
+    seen_too = observations(ranks or list(comparison.tracks.values()), parents)
     executed = ExecutedCode.of(list(comparison.tracks.values()))
     standins = {f"{r.get('what')}: {r.get('by')}" for t in ranks for r in t.of_kind("standin")}
     return Rehearsal(
@@ -65,10 +69,10 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         torch=seen.torch,
         seconds=round(seen.seconds, 1),
         difference=difference,
-        observations=_in_loops(observations(ranks or list(comparison.tracks.values()), parents), Sources(texts)),
+        observations=(*_in_loops(seen_too, sources), *decisions(ranks, sources), *divided_losses(ranks, sources)),
         standins=tuple(sorted(standins)),
         not_reached=_not_reached(ranks, texts),
-        unreached=unreached(Sources(texts), executed),
+        unreached=unreached(sources, executed),
         files=tuple(sorted(executed.lines)),
         obstacle=None if cannot is None else str(cannot[1].get("what")),
         obstacle_place=None if cannot is None else next(iter(places_of(cannot[1].get("at"))), None),

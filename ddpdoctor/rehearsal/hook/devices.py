@@ -234,6 +234,8 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
         result = func(*args, **kwargs)
         if name in DRAWS:
             drawn(name, result)
+        elif name in DIVISIONS and wrapped | averaged:
+            _check_division(tensors, args)
         if wanted is None:
             if name in FACTORIES and not tensors:
                 wanted = CPU
@@ -354,6 +356,26 @@ def _set_data(func: Any, args: Any, kwargs: Any) -> Any:
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
         mark(args[0], device_of(args[1]))
     return result
+
+
+averaged: dict[int, list[Any]] = {}
+"""The data pointers of tensors that a collective has averaged since the last optimizer step, with its place."""
+DIVISIONS = frozenset(("div", "div_", "__truediv__", "__itruediv__", "__idiv__", "true_divide"))
+
+
+def _check_division(tensors: list[torch.Tensor], args: Any) -> None:
+    """Report a loss that is divided, and an average that is divided by the number of ranks again."""
+    divisor = args[1] if len(args) > 1 else None
+    if not tensors or not isinstance(divisor, (int, float)) or divisor < 2:
+        return
+    with torch._C.DisableTorchFunction():
+        is_strided = tensors[0].layout is torch.strided
+        found = averaged.get(tensors[0].data_ptr()) if is_strided and tensors[0].numel() > 1 else None
+        is_loss = tensors[0].numel() == 1 and tensors[0].requires_grad
+    if found is not None and torch.distributed.is_initialized() and divisor == torch.distributed.get_world_size():
+        _report("averaged_twice", averaged_at=found)
+    elif is_loss and wrapped:
+        _report("loss_divided", divisor=float(divisor))
 
 
 wrapped: dict[int, str] = {}

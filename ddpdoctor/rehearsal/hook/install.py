@@ -24,6 +24,12 @@ def install() -> None:
     _installed = True
     import torch
 
+    if channel().is_watch:
+        if torch.distributed.is_available():
+            from ddpdoctor.rehearsal.hook import job_watch
+
+            job_watch.begin()
+        return
     from ddpdoctor.rehearsal.hook import collectives, cuda, devices, executed, files, standins, training, watching
 
     # torch.distributed is not part of every build

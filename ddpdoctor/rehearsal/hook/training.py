@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpdoctor.rehearsal.hook import devices, randomness
+from ddpdoctor.rehearsal.hook import devices, randomness, variables
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.collectives import calls, record, reduced, soft
+from ddpdoctor.rehearsal.hook.collectives import calls, record, reduced, scaling, soft
 from ddpdoctor.rehearsal.hook.ending import steps
 from ddpdoctor.rehearsal.hook.places import place
 
@@ -49,6 +49,7 @@ def watch() -> None:
     _watch_ddp()
     _watch_modules()
     _watch_samplers()
+    _watch_gradients()
     _watch_backward()
     _watch_optimizers()
     _watch_loaders()
@@ -92,10 +93,13 @@ def _watch_ddp() -> None:
 
         first = [f"{n}{shape}" for n, shape, _ in shapes[:MOST_PARAMETERS]]
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
+        _local.loaded = None
+        self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
     @functools.wraps(forward)
     def passed(self: Any, *args: Any, **kwargs: Any) -> Any:
         at = place()
+        _check_unchanged(self)
         _local.inside = True
         has_buffers = getattr(self, "will_sync_module_buffers", lambda: False)()
         run = functools.partial(forward, self, *args, **kwargs)
@@ -119,6 +123,29 @@ def _watch_ddp() -> None:
     DistributedDataParallel.__init__ = wrapped
     DistributedDataParallel.forward = passed
     _watch_join(DistributedDataParallel)
+
+
+def _check_unchanged(model: Any) -> None:
+    """Report parameters that were changed between the construction of DDP and its first forward pass."""
+    at, sums = getattr(model, "_ddpdoctor_sums", (None, None))
+    if at is None:
+        return
+    model._ddpdoctor_sums = (None, None)
+    if sums is not None and sums != _sums([p for p in model.module.parameters() if p.requires_grad]):
+        channel().say("changed_after_wrap", at=at, loaded=getattr(_local, "loaded", None) or [])
+
+
+def _sums(parameters: list[Any]) -> list[float] | None:
+    """A sum for each parameter, None if there are too many."""
+    if len(parameters) > MOST_PARAMETERS:
+        return None
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        if (
+            any(type(p) is not torch.nn.Parameter for p in parameters)
+            or sum(p.numel() for p in parameters) > MOST_ELEMENTS
+        ):
+            return None
+        return [float(p.double().abs().sum()) for p in parameters]
 
 
 def unused_parameters(text: str) -> dict[str, Any]:
@@ -154,6 +181,37 @@ def _watch_modules() -> None:
         register(self, name, param)
 
     torch.nn.Module.register_parameter = registered
+    load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(load)
+    def loading(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _local.loaded = place()
+        return load(self, *args, **kwargs)
+
+    torch.nn.Module.load_state_dict = loading
+
+
+def _watch_gradients() -> None:
+    """Gradients that are unscaled, and norms of gradients."""
+    import torch.nn.utils as module
+
+    scaler: Any = torch.amp.GradScaler
+    unscale, clip = scaler.unscale_, module.clip_grad_norm_
+
+    @functools.wraps(unscale)
+    def unscaling(self: Any, optimizer: Any) -> Any:
+        scaling["unscaled"] = place()
+        return unscale(self, optimizer)
+
+    @functools.wraps(clip)
+    def clipping(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if any(hasattr(p, name) for p in listed for name in ("_is_flat_param", "_fsdp_flattened")):
+            channel().say("clipped_shards", at=place())
+        return clip(listed, *args, **kwargs)
+
+    scaler.unscale_ = unscaling
+    module.clip_grad_norm_ = module.clip_grad.clip_grad_norm_ = clipping
 
 
 def _watch_samplers() -> None:
@@ -205,6 +263,8 @@ def _begin_backward(group: Any) -> int:
     steps().check()
     name = calls().name_of(group) or "world"
     number = calls().number()
+    if name == "world":
+        variables.look()
     channel().say("call", n=number, op="backward", g=name, at=place(), step=steps().count)
     _pending.append(number)
     _local.synchronized = True
@@ -251,6 +311,8 @@ def _watch_optimizers() -> None:
     module.Optimizer.__init__ = initialized
 
     def stepped(optimizer: Any, *_: Any) -> None:
+        devices.averaged.clear()
+        scaling["unscaled"] = None
         parameters = [p for each in optimizer.param_groups for p in each["params"]]
         if steps().backwards and parameters and all(p.grad is None for p in parameters):
             channel().say("idle", at=made.get(id(optimizer), []), stepped=place())

@@ -1,4 +1,4 @@
-"""SCRIPT600 to SCRIPT602: habits that only running the script shows: `ddpdoctor rehearse`."""
+"""SCRIPT600 to SCRIPT604: habits that only running the script shows: `ddpdoctor rehearse`."""
 
 from __future__ import annotations
 
@@ -117,4 +117,84 @@ def spawned_by_ranks(rehearsal: Rehearsal) -> Iterator[Finding]:
         lambda o, who: f"each of {len(o.ranks)} launched processes spawns {o.values['count']} more",
         label="the launcher has started the ranks already",
         expected="either the launcher or mp.spawn",
+    )
+
+
+@cause("SCRIPT603", "gradients-divided-twice", Severity.WARNING)
+def gradients_divided_twice() -> None:
+    """Gradients that are averaged over the ranks are divided by the number of ranks once more.
+
+    ## Why it matters
+    The update is as many times smaller as there are ranks. The job trains, as with a learning rate that is too low.
+
+    ## Fix
+    Divide once: DDP and `ReduceOp.AVG` have divided already.
+
+    ## Example
+        # before
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        p.grad /= world_size
+
+        # after
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+
+    ## Source
+    torch/nn/parallel/distributed.py: "the gradients from each node are averaged".
+    """
+
+
+@gradients_divided_twice.look
+def divided_again(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """An average, or the loss of a DDP model, divided by the number of ranks."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.DIVIDED_TWICE,
+        lambda o, who: f"{o.values['what']}: divided by the number of ranks again",
+        label="the gradients are an average already",
+        expected="one division",
+    )
+
+
+@cause("SCRIPT604", "gradients-unscaled-before-reduce", Severity.ERROR)
+def gradients_unscaled_before_reduce() -> None:
+    """A GradScaler looks for infinite gradients before the ranks reduce them.
+
+    ## Why it matters
+    Each rank decides from its own gradients whether to skip the step. If one rank skips and the others do not, the replicas
+    differ from then on, and no error says so.
+
+    ## Fix
+    Reduce the gradients first, then call `scaler.unscale_(optimizer)`.
+
+    ## Example
+        # before
+        scaler.unscale_(optimizer)
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+        # after
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        scaler.unscale_(optimizer)
+
+    ## Source
+    torch/amp/grad_scaler.py: unscale_ records found_inf for each device of this process.
+    """
+
+
+@gradients_unscaled_before_reduce.look
+def unscaled_first(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Gradients that are reduced after they were unscaled."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.UNSCALED_EARLY,
+        lambda o, who: "gradients are unscaled before the ranks reduce them",
+        label="each rank skips steps by its own gradients",
+        expected="unscale_ after the reduction",
     )

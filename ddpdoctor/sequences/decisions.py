@@ -119,7 +119,7 @@ def _decisive(
         return
     conditions = list(_conditions(body, None))
     calls = _Calls(tree, own)
-    values = {name: each for name, each in values.items() if not _is_of_rank(name, body)}
+    values = {name: each for name, each in values.items() if not _is_of_rank(name, body, calls)}
     implied = {name: name for name in values} | _assigned_under(values, conditions, calls)
     for loop, node in conditions:
         tested = _tested(node)
@@ -192,16 +192,25 @@ def _assigned_under(
     return {assigned: name for assigned, name in found.items() if assigned not in values}
 
 
-def _is_of_rank(name: str, body: Sequence[ast.stmt]) -> bool:
+def _is_of_rank(name: str, body: Sequence[ast.stmt], calls: _Calls) -> bool:
     """Whether a variable is the rank or made from it: a condition on it is compared where it is evaluated."""
     if RANK_WORDS.search(name):
         return True
     made = [n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Assign)]
     return any(
-        RANK_WORDS.search(ast.unparse(each.value))
+        _names_rank(each.value, calls)
         for each in made
         if name in {ast.unparse(target) for targets in each.targets for target in _plain(targets)}
     )
+
+
+def _names_rank(value: ast.expr, calls: _Calls) -> bool:
+    """Whether an expression computes with the rank; what a function of the script makes of it is not known."""
+    if isinstance(value, ast.Call) and calls.is_own(value):
+        return False
+    if isinstance(value, (ast.Name, ast.Attribute, ast.Constant)):
+        return bool(RANK_WORDS.search(ast.unparse(value)))
+    return any(_names_rank(each, calls) for each in ast.iter_child_nodes(value) if isinstance(each, ast.expr))
 
 
 def _plain(target: ast.expr) -> Iterator[ast.expr]:
@@ -229,6 +238,10 @@ class _Calls:
             for node in ast.walk(tree)
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         }
+
+    def is_own(self, call: ast.Call) -> bool:
+        """Whether a function of the script is called."""
+        return ast.unparse(call.func).rpartition(".")[2] in self._synchronizes
 
     def keep_differences(self, call: ast.Call) -> bool:
         function = ast.unparse(call.func)

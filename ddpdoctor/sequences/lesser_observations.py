@@ -140,16 +140,26 @@ def _folder_races(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             if made.get("what") != "os.mkdir" or made.get("exists"):
                 continue
             for writer in ranks:
-                own = any(r.get("what") == "os.mkdir" and r.get("path") == folder for r in writer.of_kind("file"))
-                if writer is maker or own or writer.node != maker.node:
+                if writer is maker or writer.node != maker.node:
                     continue
                 for record in (*writer.of_kind("save"), *writer.of_kind("file")):
-                    is_inside = str(record.get("path")).startswith(folder + "/") and record.get("what") != "read"
-                    if is_inside and collectives_before(writer, record) <= collectives_before(maker, made):
+                    is_inside = str(record.get("path")).startswith(folder + "/") and record.get("what") not in READS
+                    if not is_inside or _has_made(writer, folder, str(record.get("path"))):
+                        continue
+                    if collectives_before(writer, record) <= collectives_before(maker, made):
                         yield _observed(
                             Kind.FOLDER_RACE, [writer], record.get("at"), made.get("at"), path=folder, maker=maker.rank
                         )
                         return
+
+
+READS = ("read", "os.mkdir")
+
+
+def _has_made(track: Track, folder: str, path: str) -> bool:
+    """Whether a rank itself makes a folder, or one in it that holds the path: `makedirs` makes what is missing above."""
+    own = [str(r.get("path")) for r in track.of_kind("file") if r.get("what") == "os.mkdir"]
+    return any(each == folder or (each.startswith(folder + "/") and path.startswith(each + "/")) for each in own)
 
 
 def _in_graph(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:

@@ -44,6 +44,16 @@ def test_a_counter_that_a_local_value_raises() -> None:
     assert decided(body, loss=(1.0, 2.0), waited=(0, 0)) == [(6, "loss")]
 
 
+def test_what_a_function_makes_of_the_rank_decides() -> None:
+    source = "def main():\n    first = resume(path, rank)\n    for step in range(first, 9):\n        train()\n"
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "locals", place=[FILE, 4], count=1, frames=[[FILE, "main", 1, {"first": str(rank)}]])
+        job.call(rank, "backward", 4)
+    text = source + "\ndef resume(path, rank):\n    return 0\n"
+    assert [each.place.line for each in job.facts(text).observations if each.place is not None] == [3]
+
+
 def test_a_range_that_differs() -> None:
     source = "def main():\n    for step in range(first, 9):\n        train()\n"
     job = Job(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rehearsed import FILE, RANDOM, SHOWN, Job, drawing, epochs, loaded, on_devices, saved, scheduled, trained
+from rehearsed import FILE, RANDOM, SHOWN, Job, at, drawing, epochs, loaded, on_devices, saved, scheduled, trained
 
 from ddpdoctor.facts.rehearsal import ObservationKind, RehearsalObservation
 
@@ -46,6 +46,15 @@ def test_what_is_legal_is_not(kind: ObservationKind) -> None:
 )
 def test_more_that_is_legal(job: Job, kind: ObservationKind) -> None:
     assert found(job, kind) == []
+
+
+def test_a_rank_that_makes_the_inner_folder_needs_no_barrier() -> None:
+    job = Job(2)
+    job.say(0, "file", what="os.mkdir", path="/job/runs", at=at(8), call=0)
+    for rank in (0, 1):
+        job.say(rank, "file", what="os.mkdir", path="/job/runs/a", at=at(8), call=0)
+    job.say(1, "file", what="write", path="/job/runs/a/1.pt", at=at(12), call=0)
+    assert found(job, Kind.FOLDER_RACE) == []
 
 
 def test_every_kind_has_a_job_that_shows_it() -> None:

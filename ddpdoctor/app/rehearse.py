@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -149,7 +150,10 @@ def _run(
         expected=None if world.is_own_starter else len(world.environs),
         environ=world.variables,
     )
-    return rehearse(plan, progress)  # type: ignore[arg-type]
+    try:
+        return rehearse(plan, progress)  # type: ignore[arg-type]
+    except OSError as error:
+        raise UsageError(f"cannot rehearse: {error.filename or tempfile.gettempdir()}: {error.strerror}") from error
 
 
 def _imports(path: str) -> tuple[str, ...]:

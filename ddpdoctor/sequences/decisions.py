@@ -118,7 +118,7 @@ def _decisive(
     if tree is None or body is None:
         return
     conditions = list(_conditions(body, None))
-    calls = _Calls(tree, own)
+    calls = _CallsInConditions(tree, own)
     values = {name: each for name, each in values.items() if not _is_of_rank(name, body, calls)}
     implied = {name: name for name in values} | _assigned_under(values, conditions, calls)
     for loop, node in conditions:
@@ -177,7 +177,7 @@ def _tested(node: ast.stmt) -> ast.expr | None:
 
 
 def _assigned_under(
-    values: Values, conditions: Sequence[tuple[ast.stmt | None, ast.stmt]], calls: _Calls
+    values: Values, conditions: Sequence[tuple[ast.stmt | None, ast.stmt]], calls: _CallsInConditions
 ) -> dict[str, str]:
     """Variables that are assigned under a condition on a value that differs, with that value: a patience that counts."""
     found: dict[str, str] = {}
@@ -192,7 +192,7 @@ def _assigned_under(
     return {assigned: name for assigned, name in found.items() if assigned not in values}
 
 
-def _is_of_rank(name: str, body: Sequence[ast.stmt], calls: _Calls) -> bool:
+def _is_of_rank(name: str, body: Sequence[ast.stmt], calls: _CallsInConditions) -> bool:
     """Whether a variable is the rank or made from it: a condition on it is compared where it is evaluated."""
     if RANK_WORDS.search(name):
         return True
@@ -204,7 +204,7 @@ def _is_of_rank(name: str, body: Sequence[ast.stmt], calls: _Calls) -> bool:
     )
 
 
-def _names_rank(value: ast.expr, calls: _Calls) -> bool:
+def _names_rank(value: ast.expr, calls: _CallsInConditions) -> bool:
     """Whether an expression computes with the rank; what a function of the script makes of it is not known."""
     if isinstance(value, ast.Call) and calls.is_own(value):
         return False
@@ -219,7 +219,7 @@ def _plain(target: ast.expr) -> Iterator[ast.expr]:
             yield each
 
 
-def _name_in(test: ast.expr, values: Container[str], calls: _Calls) -> str | None:
+def _name_in(test: ast.expr, values: Container[str], calls: _CallsInConditions) -> str | None:
     """A variable in an expression that differs; what a call makes of its arguments may be the same on all ranks."""
     if isinstance(test, ast.Call) and not calls.keep_differences(test):
         return None
@@ -229,7 +229,7 @@ def _name_in(test: ast.expr, values: Container[str], calls: _Calls) -> str | Non
     return next((name for each in inner if (name := _name_in(each, values, calls)) is not None), None)
 
 
-class _Calls:
+class _CallsInConditions:
     """Which calls keep a difference between ranks: those of functions without collectives."""
 
     def __init__(self, tree: ast.Module, lines: Sequence[int]) -> None:

@@ -56,6 +56,8 @@ class RehearsalOptions:
     epoch_steps: int | None = None
     has_scratch: bool = True
     has_network: bool = False
+    reads_sources: bool = True
+    """Whether the files that ran are read as well, as `lint` does."""
 
 
 def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report, Facts]:
@@ -86,7 +88,8 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
     )
     report = examine(facts, rules, command="rehearse", started=started)
     is_explained = report.worst is Severity.ERROR
-    report = with_read_sources(report, rehearsal.files, known, request)
+    if options.reads_sources:
+        report = with_read_sources(report, rehearsal.files, known, request)
     if not is_explained or rehearsal.obstacle is not None:
         report = replace(report, failures=(*report.failures, *_failures(run, rehearsal)))
     report = replace(

@@ -88,7 +88,7 @@ def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[
     if plan.line is None:
         raise UsageError("--rehearse needs a launch command: ddpdoctor check --rehearse -- torchrun …")
     try:
-        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions())
+        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions(reads_sources=False))
     except UsageError as error:
         section = CheckedSection("rehearsal", "rehearsal", SectionState.SKIPPED, str(error))
         return replace(report, sections=(*report.sections, section)), facts

@@ -57,7 +57,7 @@ _SAYS_STUCK = re.compile(
     r"|never (?:starts|returns|ends|finishes)|does(?:n't| not) (?:work|start|respond)|not working|no response)\b",
     re.IGNORECASE,
 )
-"""How people write of a job that stands still or ends: no job prints this of itself."""
+"""How people write of a job that is stuck or ends: no job prints this of itself."""
 _SAYS_PROBLEM = re.compile(
     r"\b(?:fail(?:s|ed|ing)?|failure|errors?|exceptions?|bug|problem|issue|broken|killed|dies|died|segfaults?|OOM|out of memory"
     r"|time[sd]? ?out|can(?:'t|not)|unable to)\b",
@@ -123,7 +123,7 @@ def _source_end(log: Log, source: int) -> tuple[OpenEnd, LogLine | None] | None:
 
 
 def _told(log: Log, source: int, lines: Sequence[LogLine]) -> LogLine | None:
-    """The sentence in which somebody describes a problem, one about a job that stands still first; None without one."""
+    """The sentence in which somebody describes a problem, one about a stuck job first; None without one."""
     prose = [line for line in dict.fromkeys((*log.heads, *lines)) if line.source == source and _is_prose(line)]
     stuck = (line for line in prose if _SAYS_STUCK.search(line.text))
     problems = (line for line in prose if _tells_of_problem(line.text))

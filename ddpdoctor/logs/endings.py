@@ -47,6 +47,7 @@ _GOOD_END = re.compile(
     r"|\b(?:ret_code|EXIT_CODE|[Ee]xit[ _][Cc]ode|[Rr]eturn ?[Cc]ode|exit status)[=:]? ?0\b"
     r"|\bState(?:=|: )COMPLETED\b|\bjob state (?:\w+ -> )?SUCCEEDED\b|\bStatus: +Succeeded\b|\bJob '[^']+' succeeded\b"
     r"|\b(?:model|weights|checkpoint|adapter)s? (?:is |was |has been |have been )?saved (?:to|in|at|successfully)\b"
+    r"|watchdog thread terminated normally"
     r"|^(?:\[[^\]]{1,40}\] ?)?(?:All done|Done|DONE|Finished|Training done|Training complete)[.!]{0,3}$"
     r"|\b\d+ passed(?:, \d+ \w+)* in [\d.]+ ?s|\bBenchmark (?:finished|complete)",
     re.IGNORECASE,

@@ -44,7 +44,6 @@ CUMEM_DRIVER_CUDA = 12_060
         "failed to extend /dev/shm/nccl-",
         "posix_fallocate failed ?: No space left on device",
         r"Caught signal 7 \(Bus error",
-        r"Error while attaching to shared memory segment /dev/shm/nccl",
     ),
 )
 def shm_too_small_for_nccl(

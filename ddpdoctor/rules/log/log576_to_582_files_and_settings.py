@@ -239,7 +239,6 @@ def ray_resources_too_few(log: Log) -> Iterator[Finding]:
     Severity.ERROR,
     stage=CausalStage.DEATH,
     signatures=(
-        r"BackendCompilerFailed: ",
         r"InductorError: ",
         r"OutOfResources: out of resource: shared memory",
         r"RuntimeError: PassManager::run failed",

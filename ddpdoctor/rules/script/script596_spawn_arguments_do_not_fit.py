@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     "SCRIPT596",
     "spawn-arguments-do-not-fit",
     Severity.ERROR,
-    signatures=(
-        r"after \* must be an iterable, not",
-        r"Can't (get|pickle) local object",
-        r"cannot pickle '[\w.]+' object",
-    ),
+    signatures=(r"after \* must be an iterable, not", r"Can't (get|pickle) local object"),
 )
 def spawn_arguments_do_not_fit(script: Script) -> Iterator[Finding]:
     """The arguments of started processes do not fit their function or their number.

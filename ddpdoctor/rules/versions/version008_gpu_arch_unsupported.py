@@ -25,7 +25,7 @@ FIRST_CUDA = {9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
         "is not compatible with the current PyTorch installation",
         r"nvrtc: error: invalid value for --gpu-architecture",
         r"FlashAttention only supports Ampere GPUs or newer",
-        r"HIP error: invalid device function|CUDA error: invalid device function",
+        r"Error: (?:HIP|CUDA) error: invalid device function",
     ),
 )
 def gpu_arch_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:

@@ -243,7 +243,7 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
 
 def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
     """The job with the exit code that `run` saw, which its output may not contain."""
-    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code)
+    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code, open_end="")
 
 
 def _kernel_log(folder: Path, seconds: float) -> list[str]:

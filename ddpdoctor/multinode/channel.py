@@ -10,6 +10,7 @@ from typing import Any
 
 from ddpdoctor.multinode.messages import (
     MAX_LINE_BYTES,
+    MOST_VALUES,
     SILENT_SECONDS,
     WireError,
     cost_of,
@@ -69,12 +70,14 @@ class NodeConnection:
         writer: asyncio.StreamWriter,
         *,
         most: int = MAX_LINE_BYTES,
+        most_values: int = MOST_VALUES,
         budget: ReadBudget | None = None,
         start: bytes = b"",
     ) -> None:
         self.writer = writer
         self.most = most
         """The longest line that is accepted, in bytes."""
+        self._most_values = most_values
         self.cost = 0
         """About how many bytes of memory the last message takes."""
         self._reader = reader
@@ -109,12 +112,12 @@ class NodeConnection:
             return {}
         self.cost = cost_of(line)
         if self._keys is None:
-            return decode_line(line)
+            return decode_line(line, self._most_values)
         proof, _, text = line.partition(b" ")
         if not hmac.compare_digest(proof, _proof(self._keys.other, self._received, text.rstrip(b"\n"))):
             raise WireError("the proof of a message is wrong")
         self._received += 1
-        return decode_line(text)
+        return decode_line(text, self._most_values)
 
     async def read(self, size: int) -> bytes:
         """At most `size` bytes that are not a message; b"" at the end of the stream."""

@@ -18,6 +18,7 @@ from ddpdoctor.multinode.link_tests import serve_echo
 from ddpdoctor.multinode.members import Member, lacks_its_script
 from ddpdoctor.multinode.messages import (
     MAX_HELLO_BYTES,
+    MOST_HELLO_VALUES,
     PROTOCOL,
     SILENT_SECONDS,
     WireError,
@@ -40,11 +41,11 @@ SENDING_SECONDS = 2.0
 LOOK_SECONDS = 0.1
 CLOSING_SECONDS = 1.0
 """How long the last messages may take to leave when a session ends."""
-MOST_UNKNOWN = 64
-"""Clients that have sent a first line and are no members yet; each may take 0.5 MiB."""
+MOST_UNKNOWN = 32
+"""Clients that have sent a first line and are no members yet; each may take 1 MiB."""
 MOST_PARTIAL_BYTES = 8 << 20
 """Of incomplete lines of all connections together."""
-MEMBER_BYTES, SPARE_BYTES = 128 << 10, 12 << 20
+MEMBER_BYTES, SPARE_BYTES = 128 << 10, 6 << 20
 """What the messages of members may take together: this much for each node that the job has, and some more."""
 UNKNOWN_SIZE = 1024
 """Nodes of a job whose size this node does not know."""
@@ -183,7 +184,9 @@ class SessionHost:
         self._unknown[writer] = None
         if len(self._unknown) > self._most_unknown:
             next(iter(self._unknown)).close()
-        channel = NodeConnection(reader, writer, most=MAX_HELLO_BYTES, budget=self._budget, start=sent)
+        channel = NodeConnection(
+            reader, writer, most=MAX_HELLO_BYTES, most_values=MOST_HELLO_VALUES, budget=self._budget, start=sent
+        )
         try:
             if sent.startswith(STORE_QUERY):
                 writer.write(sent[6:QUERY_BYTES])  # the nonce of the PING: the job's own ddpdoctor has this port

@@ -13,6 +13,8 @@ from typing import Any
 __all__ = [
     "MAX_HELLO_BYTES",
     "MAX_LINE_BYTES",
+    "MOST_HELLO_VALUES",
+    "MOST_VALUES",
     "PROTOCOL",
     "SILENT_SECONDS",
     "WireError",
@@ -28,8 +30,10 @@ MAX_HELLO_BYTES = 256 << 10
 MAX_LINE_BYTES = 4 << 20
 """The longest line from an admitted node: links and verdicts of a thousand nodes."""
 MOST_VALUES = 200_000
-"""The most JSON values in one line: each takes up to 64 bytes, however short its text is."""
-VALUE_BYTES = 64
+"""The most JSON values in one line: each takes up to 80 bytes, however short its text is."""
+MOST_HELLO_VALUES = 8_000
+"""The same for lines that a host receives: many nodes may send at once, and none has a tenth of this to tell."""
+VALUE_BYTES = 80
 SILENT_SECONDS = 3.0
 """A peer that is silent for this long was suspended, or its machine is gone: both sides send heartbeats."""
 
@@ -52,13 +56,13 @@ def _values(line: bytes) -> int:
     return line.count(b",") + line.count(b"[") + line.count(b"{")
 
 
-def decode_line(line: bytes) -> dict[str, Any]:
+def decode_line(line: bytes, most_values: int = MOST_VALUES) -> dict[str, Any]:
     """One message as it was received.
 
     Raises:
         WireError: it is not a JSON object, or has too many values.
     """
-    if _values(line) > MOST_VALUES:
+    if _values(line) > most_values:
         raise WireError("too many values")
     try:
         message = json.loads(line)

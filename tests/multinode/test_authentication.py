@@ -30,7 +30,7 @@ from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line
 from ddpdoctor.multinode.results import NotJoined, ReceivedVerdict, SessionResult
 from ddpdoctor.network.munge import Munge
-from ddpdoctor.rules import loaded
+from ddpdoctor.rules import load
 from ddpdoctor.rules.net.net520_node_not_authenticated import node_not_authenticated
 
 SECRET = b"correct horse battery staple"
@@ -42,7 +42,7 @@ def with_secret(secret: bytes = SECRET) -> Authentication:
 
 def found_in(met: SessionResult | NotJoined, proves: str) -> list[Finding]:
     """What the rules say about the nodes that met, or about the one that stayed alone."""
-    rules = rules_of_nodes([each.rule for each in loaded() if each.code == node_not_authenticated.code])
+    rules = rules_of_nodes([each for each in load(["net"]) if each.code == node_not_authenticated.code])
     if isinstance(met, SessionResult):
         nodes = Nodes(
             tuple(member.node for member in met.members),

@@ -350,6 +350,8 @@ class Report:
     differences: tuple[RunDifference, ...] = ()
     compared_with: str = ""
     subject: str = ""
+    notes: tuple[str, ...] = ()
+    """What a reader may want to know about the examination itself; a screen shows it only if it is verbose."""
     is_interrupted: bool = False
     """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` list what was not."""
 

@@ -59,7 +59,7 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
         UsageError: the files of `--write-nodes` are wrong, or options that only rules can refuse.
         CannotWriteError: a list of nodes was not written.
     """
-    started = time.time()
+    started = time.monotonic()
     lists = NodeLists.of(options.node_lists)
     plan = plan_of(replace(request, timeout=request.timeout or DEFAULT_SECONDS), options)
     observed = _gather(plan)

@@ -253,28 +253,33 @@ SITUATIONS = (
         r"fix",
         {"slurm-4712.out": OUT_OF_MEMORY},
     ),
-    Situation("a watchdog timeout", ("triage", "job.log"), "StopIteration", "rank 1", r"fix", {"job.log": WATCHDOG}),
+    Situation(
+        "a watchdog timeout",
+        ("triage", "job.log"),
+        "StopIteration",
+        "rank 1",
+        "same number of batches",
+        {"job.log": WATCHDOG},
+    ),
     Situation(
         "three jobs in one folder",
         ("triage", "logs"),
         "KeyError",
-        "4712",
+        r"2 failed \(slurm-4712, slurm-4713\)",
         r"fix|--job",
         {"logs/slurm-4712.out": KEY_ERROR, "logs/slurm-4713.out": OUT_OF_MEMORY, "logs/slurm-4714.out": HEALTHY},
     ),
-    Situation("an empty log", ("triage", "job.log"), "empty", r"job\.log", r"incomplete|not judged", {"job.log": ""}),
+    Situation("an empty log", ("triage", "job.log"), "empty", r"job\.log", r"^next: ", {"job.log": ""}),
     Situation("a healthy log", ("triage", "job.log"), "completed|pass", r"job\.log", "pass", {"job.log": HEALTHY}),
     Situation(
         "a binary file as a log",
         ("triage", "model.pt"),
         "no(t a)? text|not text|binary",
         r"model\.pt",
-        "not judged|incomplete",
+        "^next: ",
         {"model.pt": bytes(range(256)) * 40},
     ),
-    Situation(
-        "a log that does not exist", ("triage", "nope.log"), "[Nn]o such file", r"nope\.log", "not judged|error", {}
-    ),
+    Situation("a log that does not exist", ("triage", "nope.log"), "[Nn]o such file", r"nope\.log", "^next: ", {}),
     Situation(
         "a job that hangs", ("hang",), "sleep|wait", "rank 2", "fix", {"stuck.py": HUNG}, job="stuck.py", is_slow=True
     ),
@@ -283,7 +288,7 @@ SITUATIONS = (
         ("hang", str(os.getppid())),
         "rank",
         str(os.getppid()),
-        "not judged|incomplete|PID",
+        "^next: ",
         {},
     ),
     Situation(
@@ -311,7 +316,7 @@ SITUATIONS = (
         ("lint", "values.yaml"),
         "no|not",
         r"values\.yaml",
-        "not judged|incomplete",
+        "^next: ",
         {"values.yaml": "a: 1\nb: [2, 3]\n"},
     ),
     Situation(
@@ -353,7 +358,7 @@ SITUATIONS = (
     Situation(
         "a healthy machine",
         ("check", "--no-probe", "--select", "VERSION,ENV"),
-        r"✓ environment",
+        r"^this machine: .* pass$",
         "this machine",
         "",
         {},

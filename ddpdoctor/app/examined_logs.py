@@ -33,6 +33,8 @@ _KINDS = {
 _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.INCOMPLETE, Verdict.PASS)
 _OUTCOMES = ("failed", "interrupted", "unknown", "completed")
 """Outcomes of jobs, the worst first."""
+MOST_NAMED = 3
+"""With more jobs, a table shows them, and the first line names none."""
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -198,6 +200,13 @@ def _problems_of_dumps(parts: Sequence[tuple[Sequence[int], Facts]]) -> dict[str
     }
 
 
+def _of_outcome(jobs: Sequence[ExaminedJob], outcome: str, count: int) -> str:
+    """`2 failed (slurm-4712, slurm-4714)`: failed jobs are named."""
+    names = [job.name for job in jobs if job.outcome == outcome == "failed"] if len(jobs) <= MOST_NAMED else []
+    named = f" ({', '.join(names)})" if names else ""
+    return f"{count} {_word(outcome)}{named}"
+
+
 def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob], files: int) -> str:
     """What was examined, in one line: `slurm-4712.out: 2 ranks, 20:25:26 to 20:25:41, exit 1`.
 
@@ -211,7 +220,7 @@ def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob], fil
         return f"{_named(read, jobs[0].name)}: {', '.join(_of_job(read, jobs[0]))}"
     if jobs:
         outcomes = Counter(job.outcome for job in jobs)
-        words = ", ".join(f"{outcomes[each]} {_word(each)}" for each in _OUTCOMES if outcomes[each])
+        words = ", ".join(_of_outcome(jobs, each, outcomes[each]) for each in _OUTCOMES if outcomes[each])
         return f"{len(jobs)} jobs in {counted(files, 'file')}: {words}"
     if len(inputs) == 1:
         own = inputs[0]

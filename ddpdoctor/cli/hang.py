@@ -39,4 +39,5 @@ def hang(
 
     options = HangOptions(pids or (), watch, has_stacks=not no_stacks, has_ras=ras)
     report, facts = examine_running_job(request, options)
-    return emit(report, request, below=draw(facts, width=width(), colour=has_colour(request)))
+    named = {skip.reason for skip in report.skipped if skip.unanswered}
+    return emit(report, request, below=draw(facts, width=width(), colour=has_colour(request), named=named))

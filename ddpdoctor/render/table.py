@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.examined import ExaminedJob
-from ddpdoctor.findings import Finding, Report, Role, Severity
+from ddpdoctor.findings import Finding, Report, Role, Severity, Verdict
 from ddpdoctor.render.blocks import Block, blocks_of, hidden_in
 from ddpdoctor.render.difference_rows import difference_rows
 from ddpdoctor.render.excerpts import COLOURS, excerpt_lines
@@ -43,6 +43,14 @@ READ_BY = {
     "hang": "hang examines ranks; without a PID it finds those of this node",
 }
 """What a command would have understood."""
+NEXT = {
+    "triage": "next: name the output of the job: slurm-JOBID.out (`scontrol show job JOBID` has its path), `kubectl logs POD`; "
+    "or start the job with `ddpdoctor run -- LAUNCH`, which keeps its output",
+    "lint": "next: name the file that starts the job, or pass the line itself: `ddpdoctor lint -- torchrun train.py`; "
+    "for a chart: `helm template . | ddpdoctor lint -`",
+    "hang": "next: `ddpdoctor hang` without a PID",
+}
+"""What to type after an input that was not understood."""
 LABELS = {Severity.ERROR: "CAUSE", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
@@ -79,8 +87,10 @@ class _Screen:
     def show(self) -> None:
         """Everything, in the order in which it is read."""
         if not self._is_quiet and not self._names_its_subject():
-            self._print(Text(printable(self._report.subject), style="bold"))
+            self._print(self._subject())
         jobs = self._report.jobs
+        if self._report.is_interrupted:
+            self._show_failures()
         is_short = len(jobs) > MOST_JOBS_IN_FULL
         if is_short and not self._is_quiet:
             self._show_jobs(jobs)
@@ -89,7 +99,8 @@ class _Screen:
         if len(jobs) > 1 and not is_short and not self._is_quiet:
             named = {finding.job for block in self._blocks for finding in block.findings}
             self._show_jobs([job for job in jobs if job.name not in named])
-        self._show_failures()
+        if not self._report.is_interrupted:
+            self._show_failures()
         if self._is_quiet:
             return
         self._show_differences()
@@ -97,6 +108,13 @@ class _Screen:
             self._print(row)
         for line in summary(self._report, is_verbose=self._is_verbose):
             self._print(line)
+
+    def _subject(self) -> Text:
+        """What was examined, and the verdict where it is a good one: a preflight has sections below it."""
+        subject = Text(printable(self._report.subject), style="bold")
+        if self._report.sections and self._report.verdict is Verdict.PASS:
+            subject.append(" · ", style="not bold").append("pass", style="bold green")
+        return subject
 
     def _show_jobs(self, jobs: Sequence[ExaminedJob]) -> None:
         for line in job_table(self._report, jobs, self._console.width):
@@ -247,6 +265,7 @@ class _Screen:
             text = f"{printable(examined.path)}: {printable(examined.reason or 'not understood')}"
             self._print(Text.assemble(("not judged: ", "bold magenta"), text), hanging=2)
         if self._report.not_understood and self._report.command in READ_BY:
+            self._print(Text(NEXT[self._report.command]), hanging=6)
             self._print(Text(READ_BY[self._report.command], style="dim"))
         left_out = [reason for each in self._report.inputs if each.is_understood for reason in each.left_out]
         for reason in left_out[:MOST_LEFT_OUT]:

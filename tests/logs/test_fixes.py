@@ -51,6 +51,7 @@ def test_an_exception_is_answered_with_a_command(tmp_path: Path, raised: str, co
         ("main", "AssertionError: batch size must be even", "batch size must be even"),
         ("main", "AssertionError", "Print both sides of the condition"),
         ("main", "ZeroDivisionError: division by zero", "the divisor at /job/train.py:9"),
+        ("main", "StopIteration", "the same number of batches: the iterator at /job/train.py:9 had none left"),
         ("load_checkpoint", "KeyError: 'optimizer'", "it has no key optimizer"),
         ("main", "KeyError: 'momentum'", "Correct /job/train.py:9; full traceback: "),
         ("main", "IndexError: list index out of range", "the length at /job/train.py:9"),

@@ -131,6 +131,30 @@ def test_what_was_not_understood_is_named_and_what_was_passed_over_counted() -> 
     assert report.exit_code(Severity.ERROR) == 3
 
 
+def test_after_an_input_that_was_not_understood_the_next_step_stands() -> None:
+    report = replace(CLEAN, command="triage", inputs=(ExaminedInput("a.log", "unknown", False, reason="empty"),))
+    said = render(report, "table").splitlines()
+    assert said[0] == "not judged: a.log: empty"
+    assert said[1].startswith("next: name the output of the job: slurm-JOBID.out")
+
+
+def test_a_preflight_that_passed_says_so_in_its_first_line() -> None:
+    sections = (CheckedSection("host", "host", SectionState.OK, "2 CPUs"),)
+    report = replace(CLEAN, sections=sections, subject="this machine: vm")
+    assert render(report, "table").splitlines()[0] == "this machine: vm · pass"
+    unfinished = replace(report, failures=("probe: not started",))
+    assert render(unfinished, "table").splitlines()[0] == "this machine: vm"
+
+
+def test_what_an_interrupt_left_undone_stands_before_the_findings() -> None:
+    undone = "the other nodes: interrupted after 6 s of waiting"
+    report = replace(REPORT, failures=(undone,), crashed=(), subject="torchrun: 2 nodes")
+    assert f"error: {undone}" not in render(report, "table").splitlines()[:2]
+    interrupted = render(replace(report, is_interrupted=True), "table")
+    assert interrupted.splitlines()[:2] == ["torchrun: 2 nodes", f"error: {undone}"]
+    assert interrupted.count(undone) == 1
+
+
 def test_harmless_messages_are_counted_and_shown_on_request() -> None:
     report = replace(REPORT, findings=(CAUSE, NOTE))
     assert "1 harmless message hidden (-v shows them)" in render(report, "table")

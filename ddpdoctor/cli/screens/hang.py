@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -19,8 +19,8 @@ MOST_NUMBERS = 8
 """Most ranks and PIDs that one row lists; of more, the first and last are shown."""
 
 
-def draw(facts: Facts, *, width: int, colour: bool) -> str:
-    """One table per job: ranks that do the same share a row; then what could not be read."""
+def draw(facts: Facts, *, width: int, colour: bool, named: Collection[str] = ()) -> str:
+    """One table per job: ranks that do the same share a row; then what could not be read, without reasons already `named`."""
     if facts.hang is None or not facts.hang.processes:
         return ""
     jobs = hung_jobs(facts.hang)
@@ -31,7 +31,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         pieces.append(_table(job))
         if not any(rank.is_still for rank in job.ranks):
             pieces.append(Text("all ranks moved while they were watched"))
-    pieces += [Text(gap.reason, style="dim") for gap in facts.hang.gaps]
+    pieces += [Text(gap.reason, style="dim") for gap in facts.hang.gaps if gap.reason not in named]
     return draw_all(pieces, width=width, colour=colour)
 
 

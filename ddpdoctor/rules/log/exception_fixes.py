@@ -200,6 +200,14 @@ def _end_of_file(raised: Traceback) -> ExceptionFix:
     return ExceptionFix(text)
 
 
+def _exhausted(raised: Traceback) -> ExceptionFix:
+    text = (
+        f"Give every rank the same number of batches: the iterator {_at(raised)} had none left. Use DistributedSampler or "
+        "drop_last=True, or start a new iterator when one ends"
+    )
+    return ExceptionFix(text)
+
+
 def _recursion(raised: Traceback) -> ExceptionFix:
     return ExceptionFix(f"Find the call that repeats in the traceback above {_at(raised).removeprefix('at ')}")
 
@@ -218,5 +226,6 @@ _FIXES: tuple[tuple[tuple[str, ...], Callable[[Traceback], ExceptionFix | None]]
     (("NameError", "UnboundLocalError"), _name),
     (("EOFError", "UnpicklingError", "JSONDecodeError"), _end_of_file),
     (("RecursionError",), _recursion),
+    (("StopIteration", "StopAsyncIteration"), _exhausted),
 )
 """Classes of exceptions, and the functions that know what to do after them."""

@@ -394,6 +394,8 @@ def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
             first = f"{pod.name}-{pod.role}-0-0" if pod.operator is Operator.JOBSET else f"{pod.name}-0"
             wanted = f"{first}.{pod.service}" if pod.service else "a service in the pods' subdomain"
             text = f"{given.value} does not resolve: the pods' service is {pod.service or 'not set'}"
+            if "." not in (given.value or ""):
+                text = f"{given.value} resolves in that pod only: the others need the pods' service in the name"
             label = f"use {wanted}" if pod.service else "set the pods' service"
             yield point(launch, line, given.value_word, text, wanted, None, label=label)
         if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
@@ -411,15 +413,19 @@ def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
 
 
 def _name_without_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
-    """An address such as `train-0.train` whose second part is not the service of the pods."""
+    """An address such as `train-0.train` whose second part is not the service of the pods, or `train-0` alone: a pod resolves
+    its own name, the others need the service.
+    """
     dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
     given = layer.given(dest)
     if given is None or not is_known(given.value) or pod.name is None or pod.operator not in _SERVED:
         return None
     host, _ = parse_endpoint(given.value or "")
     name = f"{pod.name}-{pod.role}-0" if pod.operator is Operator.JOBSET else pod.name
-    match = re.fullmatch(rf"{re.escape(name)}-\d+\.([a-z0-9-]+)(\..*)?", host)
-    return given if match and match[1] != pod.service else None
+    match = re.fullmatch(rf"{re.escape(name)}-\d+(?:\.([a-z0-9-]+)(\..*)?)?", host)
+    if match is None or (match[1] is None and (host in pod.services or (pod.pods or 0) < 2)):
+        return None
+    return given if match[1] != pod.service or match[1] is None else None
 
 
 def _has_own_address(line: LaunchLine) -> bool:

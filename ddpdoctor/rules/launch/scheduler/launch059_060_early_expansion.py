@@ -120,8 +120,8 @@ def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
     """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
 
     ## Why it matters
-    torchrun fails with `invalid literal for int() with base 10: ''`. SLURM_NNODES and similar variables are set
-    inside the allocation or the task, not in the shell of the login node.
+    torchrun fails with `invalid literal for int() with base 10: ''`. SLURM_NNODES exists inside the allocation or the
+    task only, and JOB_COMPLETION_INDEX only in pods of an Indexed Job.
 
     ## Fix
     Start the line with sbatch or salloc.
@@ -166,6 +166,17 @@ def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
                 continue
             told.add(given.word)
             text = f"{given.written} is empty: its variable is not set here"
-            mark = mark_of(task, given.value_word)
-            yield at_mark(submission, mark, text, seen="", expected="a number", label="its variable is not set here")
+            mark, label = mark_of(task, given.value_word), "its variable is not set here"
+            fix = _fix_in_pod(submission, task)
+            yield at_mark(submission, mark, text, seen="", expected="a number", label=label, fix=fix)
             return
+
+
+def _fix_in_pod(submission: Submission, task: Task) -> str:
+    """What sets the number of a pod in Kubernetes; "" for the file of another scheduler."""
+    if task.line.pod is None and not submission.pod_sets:
+        return ""
+    return (
+        "Add `completionMode: Indexed` to the Job's spec and use $JOB_COMPLETION_INDEX: only pods of an Indexed Job have it. "
+        "In a StatefulSet use ${HOSTNAME##*-}; Slurm's variables do not exist in pods."
+    )

@@ -61,7 +61,7 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
         UsageError: the files of `--write-nodes` are wrong, or options that only rules can refuse.
         CannotWriteError: a list of nodes was not written.
     """
-    started = time.time()
+    started = time.monotonic()
     if options.secret is not None:  # the ranks of the probe use the same
         os.environ[SECRET_VARIABLE] = _absolute(options.secret)
     lists = NodeLists.of(options.node_lists)

@@ -22,7 +22,7 @@ from ddpdoctor.engine import examine
 from ddpdoctor.examined import CheckedSection, ExaminedInput, SectionState
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.rehearsal import RankEnd, Rehearsal
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import Severity, time_of
 from ddpdoctor.launch.rehearsal_ranks import RehearsedWorld, world_of
 from ddpdoctor.rehearsal.supervisor import RehearsalPlan, RehearsalRun, rehearse
 from ddpdoctor.rules.views import rehearsal_rules
@@ -66,7 +66,7 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
     Raises:
         UsageError: no launch command, or one that starts nothing that can be rehearsed here.
     """
-    started = time.time()
+    started = time.monotonic()
     rules = rehearsal_rules(rules_for(request, AREAS))
     if request.facts is not None:
         from ddpdoctor.app.facts_source import facts_for
@@ -82,7 +82,7 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
     rehearsal = _facts(run, world)
     facts = Facts(
         schema=SCHEMA,
-        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        collected_at=time_of(started),
         hostname=socket.gethostname().partition(".")[0],
         rehearsal=rehearsal,
     )
@@ -120,7 +120,9 @@ def _resolved(request: Request, options: RehearsalOptions) -> tuple[Facts, str, 
         raise UsageError(f"{world.script}: no such file")
     python = facts.startup.python if facts.startup is not None else None
     if python is None:
-        raise UsageError("cannot rehearse: the interpreter that would run the script was not found")
+        gap = next(iter(facts.startup.gaps), None) if facts.startup is not None else None
+        why = "was not found" if gap is None else f"is unknown: {gap.reason}"
+        raise UsageError(f"cannot rehearse: the interpreter that would run the script {why}")
     return facts, python, world
 
 

@@ -7,11 +7,9 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_with
+from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
 
@@ -63,11 +63,15 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started."""
+    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started.
+
+    `started` is the time of day, which files have, and `begun` the same by `time.monotonic()`.
+    """
 
     code: int
     job: JobRun | None = None
     started: float = 0.0
+    begun: float = 0.0
 
     @property
     def has_failed(self) -> bool:
@@ -111,9 +115,9 @@ def _run(request: Request, launch: tuple[str, ...], options: RunOptions) -> JobE
     environ = {**os.environ, **variables}
     watch = _watcher(request, options)
     job = JobRun(argv, environ if watch is None else watch.environ(environ), when_quiet=_get_ready)
-    started = time.time()
+    started, begun = time.time(), time.monotonic()
     try:
-        return JobEnd(job.run(), job, started)
+        return JobEnd(job.run(), job, started, begun)
     except OSError as error:
         request.listener.error(f"{argv[0]}: {error.strerror}")
         return JobEnd(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
@@ -180,7 +184,15 @@ def _run_check(argv: list[str], limit: float) -> int:
     # A signal that arrives while the check is being started is handled when there is a process to end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=unblock)
+    parent = os.getpid()
+    prepare_to_die_with()
+
+    def in_child() -> None:
+        die_with(parent, signal.SIGTERM)
+        unblock()
+
+    with no_input() as nothing:
+        child = subprocess.Popen(argv, stdin=nothing, stdout=sys.stderr, preexec_fn=in_child)
     try:
         unblock()
         _get_ready()
@@ -219,25 +231,39 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
         OSError: a copy of the output cannot be written.
         CallTimeout: the folders with the job's files do not answer.
     """
+    begun = time.monotonic()
+    kept_folder = TemporaryFolder("ddpdoctor_output_")
+    try:
+        diagnosis = _diagnosed(request, end, Path(kept_folder.path), begun)
+    except BaseException:
+        kept_folder.remove()
+        raise
+    if diagnosis.output is None:
+        kept_folder.remove()
+    else:
+        kept_folder.keep()
+    return diagnosis
+
+
+def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> FailureDiagnosis:
+    """The diagnosis; the job's output is written to a file in this folder."""
     from ddpdoctor.app.triage import triaged
     from ddpdoctor.privacy.long_texts import without_secrets_of_lines
 
-    job, begun = end.job, time.time()
+    job = end.job
     assert job is not None
-    folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_output_"))
     output = folder / "output.log"
     limit = time.monotonic() + REDACTION_SECONDS
     kept = job.copy.content().decode("utf-8", "replace")
     output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
     output.chmod(0o600)
-    kernel = _kernel_log(folder, begun - end.started)
+    kernel = _kernel_log(folder, begun - end.begun)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
     found, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
     report = replace(found, jobs=tuple(_ended(each, end.code) for each in found.jobs))
     if output.stat().st_size or kernel:
         return FailureDiagnosis(report, output)
-    shutil.rmtree(folder)
     return FailureDiagnosis(report, None)
 
 

@@ -254,7 +254,6 @@ _UNASKED = {
     "probe": "no ranks were probed",
     "launch": "no launch line was given",
     "job": "no launch line was given",
-    "job_file": "no shell or batch file was given",
     "submission": "no job file was given",
     "startup": "only check looks up what a launch line starts",
 }

@@ -16,7 +16,6 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
-from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
@@ -24,6 +23,7 @@ from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
 from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
+from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS

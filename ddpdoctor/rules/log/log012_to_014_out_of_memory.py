@@ -46,8 +46,8 @@ def gpu_out_of_memory(log: Log) -> Iterator[Finding]:
     thousands of lines about closed connections and, 10 to 30 minutes later, about timeouts.
 
     ## Fix
-    Reduce the batch size, put sequences of similar length in a batch, or use activation checkpointing. Run `nvidia-smi` to find
-    other processes on that GPU, and ranks that all allocate on GPU 0.
+    Reduce the batch size, group sequences of similar length into batches, or use activation checkpointing. Run
+    `nvidia-smi` to find other processes on that GPU, and ranks that all allocate on GPU 0.
 
     ## Example
 

@@ -37,11 +37,11 @@ def gathered_tensors_without_gradient(script: Script) -> Iterator[Finding]:
     """A loss is computed from the outputs of all_gather, which have no gradient.
 
     ## Why it matters
-    all_gather copies values without a gradient, also for the own part. The loss does not train the model: `element 0
-    of tensors does not require grad`, or the parameters silently stay as they are.
+    all_gather copies values without a gradient, including the rank's own part. The loss does not train the model:
+    `element 0 of tensors does not require grad`, or the parameters silently stay as they are.
 
     ## Fix
-    Put the own tensor back, `parts[rank] = x`, or gather with `torch.distributed.nn.functional.all_gather(x)`.
+    Put the rank's own tensor back, `parts[rank] = x`, or gather with `torch.distributed.nn.functional.all_gather(x)`.
 
     ## Example
         # before

@@ -23,11 +23,11 @@ _BLANK_AFTER = re.compile(r"\\[ \t]+(?:#[^\n]*)?\n")
     explains=("LAUNCH002", "LAUNCH003", "LAUNCH014", "LAUNCH025", "LAUNCH026", "LAUNCH031", "LAUNCH033"),
 )
 def line_continuation_broken(submission: Submission) -> Iterator[Finding]:
-    """A launch command over several lines ends before its last line, and the shell runs the rest as another command.
+    """A launch command on several lines ends early, and the shell runs the rest separately.
 
     ## Why it matters
-    Only a backslash directly before the end of the line continues it. Without it, with a blank or comment after it, or with a
-    comment line below, the launcher misses the options, and the shell prints `--max_length: command not found`.
+    Only a backslash directly before the end of the line continues it. Without it, with a space or comment after it, or
+    with a comment line below, the launcher misses the options, and the shell prints `--max_length: command not found`.
 
     ## Fix
     End each line but the last with a backslash, with nothing after it.

@@ -42,7 +42,7 @@ _LOGIN = re.compile(r"#!.*\b(?:ba|z|k)?sh\s+(?:-\w*[li]|--login)|#!.*\benv -S .*
     explains=("LAUNCH510", "LAUNCH023", "LAUNCH035", "LAUNCH054", "LAUNCH058", "LAUNCH061"),
 )
 def sbatch_option_after_command(submission: Submission) -> Iterator[Finding]:
-    """#SBATCH lines after the first command, which sbatch ignores.
+    """#SBATCH lines are after the first command, so sbatch ignores them.
 
     ## Why it matters
     sbatch stops reading options at the first command, so the job gets the defaults: one node and one task. The launcher
@@ -105,8 +105,8 @@ def conda_activate_without_hook(submission: Submission) -> Iterator[Finding]:
     """A script runs `conda activate` in a shell that does not have conda's shell function.
 
     ## Why it matters
-    `conda activate` needs a function that ~/.bashrc defines for interactive shells only. The script prints `CondaError: Run
-    'conda init' before 'conda activate'` and goes on with the Python of the shell that started it.
+    `conda activate` needs a function that ~/.bashrc defines for interactive shells only. The script prints
+    `CondaError: Run 'conda init' before 'conda activate'` and continues with the Python of the shell that started it.
 
     ## Fix
     Load the function first: `eval "$(conda shell.bash hook)"`.

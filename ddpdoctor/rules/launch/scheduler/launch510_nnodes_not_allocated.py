@@ -30,10 +30,10 @@ def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     If it is too large, every torchrun waits for missing nodes: 10 minutes with c10d, 15 with static. If it is too
-    small, some nodes train and the others wait, or disturb them with ranks that already exist.
+    small, some nodes train and the others wait, or join with ranks that already exist.
 
     ## Fix
-    Use the number of the scheduler: `--nnodes=$SLURM_NNODES`.
+    Use the scheduler's number of nodes: `--nnodes=$SLURM_NNODES` under Slurm.
 
     In a manifest, use the number of pods.
 

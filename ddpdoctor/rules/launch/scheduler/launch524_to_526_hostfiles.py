@@ -22,14 +22,14 @@ _MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 
 @cause("LAUNCH524", "mpirun-slots-exceeded", Severity.ERROR)
 def mpirun_slots_exceeded(launch: Launch) -> Iterator[Finding]:
-    """mpirun is asked for more processes than its hosts have slots.
+    """mpirun requests more processes than its hosts have slots.
 
     ## Why it matters
     Open MPI starts nothing: `There are not enough slots available in the system to satisfy the 16 slots that were
     requested by the application`.
 
     ## Fix
-    Ask for as many processes as there are slots.
+    Start as many processes as there are slots.
 
     Or correct the slots: one per GPU.
 
@@ -151,7 +151,7 @@ def _not_there(text: str, pool: dict[str, int]) -> str | None:
 
 @cause("LAUNCH526", "hostfile-line-malformed", Severity.ERROR, explains=("LAUNCH525",))
 def hostfile_line_malformed(launch: Launch) -> Iterator[Finding]:
-    """A line of deepspeed's hostfile is not `HOST slots=N`, or names a host for the second time.
+    """A line of deepspeed's hostfile is not `HOST slots=N`, or repeats a host.
 
     ## Why it matters
     deepspeed fails with `ValueError: Hostfile contains a bad entry: node2 lots=8, unable to proceed with launching` or

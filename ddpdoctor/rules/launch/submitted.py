@@ -10,7 +10,8 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.words import Mark, Word, is_known
 from ddpdoctor.facts.submission import Step, Submission, Task
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
+from ddpdoctor.rules.launch.pointing import spelled
 
 __all__ = [
     "agents_of",
@@ -21,6 +22,7 @@ __all__ = [
     "mark_of",
     "masters_of",
     "numbered_ranks",
+    "option_edit",
     "option_mark",
     "source_of",
 ]
@@ -60,6 +62,21 @@ def option_mark(submission: Submission, task: Task, *flags: str) -> Mark:
             if flag in places:
                 return places[flag]
     return mark_of(task, None) if launcher is None else launcher.at
+
+
+def option_edit(submission: Submission, task: Task, layer: Layer, name: str, value: str) -> tuple[Edit, ...]:
+    """The edit that gives an option of a launcher another value, or adds it; () where its text is not in the shell file."""
+    given = layer.given(name)
+    word = layer.own[-1] if given is None else given.value_word
+    line, column = task.line.place(word.start)
+    rows = submission.text.split("\n")
+    if line > len(rows) or not rows[line - 1].startswith(word.raw, column - 1):
+        return ()
+    if given is None:
+        text = f"{word.raw} {spelled(layer, name, (2, 0))}={value}"
+    else:
+        text = f"{given.written}={value}" if given.is_joined else value
+    return (Edit(submission.file, line, column, line, column + len(word.raw), text),)
 
 
 def masters_of(submission: Submission) -> Iterator[tuple[str, int | None, int, Mark]]:

@@ -89,7 +89,10 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
     if only_met(nodes, launch):
         return
     assert launch is not None
+    told = set()
     for (_, first, one), (line, second, two) in _together(launch):
+        if id(line) in told:
+            continue
         if one.backend != "c10d" or two.backend != "c10d" or one.port is None or _script(first) == _script(second):
             continue
         if (one.host, one.port, one.rdzv_id) != (two.host, two.port, two.rdzv_id) or two.rdzv_id is None:
@@ -102,6 +105,7 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
             else [after(second.own[-1], f"{spelled(second, 'rdzv_id', launch.version)}={name}")]
         )
         word = second.program if given is None else given.value_word
+        told.add(id(line))
         text = f"{two.host}:{two.port} with id {two.rdzv_id!r} is used by another job"
         yield point(launch, line, word, text, "another --rdzv-id", edits, label=f"use --rdzv-id={name}")
 
@@ -134,7 +138,10 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
     if only_met(nodes, launch):
         return
     assert launch is not None
+    told = set()
     for (_, _, one), (line, second, two) in _together(launch):
+        if id(line) in told:
+            continue
         if one.backend != "static" or two.backend != "static" or one.port is None or one.port != two.port:
             continue
         if (one.node_rank or 0) != 0 or (two.node_rank or 0) != 0 or one.is_multinode or two.is_multinode:
@@ -144,6 +151,7 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
         if edits is None and not two.settings["rdzv_endpoint"].value:
             edits = [after(second.own[-1], f"{spelled(second, 'master_port', launch.version)}={one.port + 1}")]
         word = second.program if given is None else given.value_word
+        told.add(id(line))
         text, expected = f"port {two.port} is used by the previous job on this node", str(one.port + 1)
         yield point(launch, line, word, text, expected, edits, label=f"use port {expected}")
 

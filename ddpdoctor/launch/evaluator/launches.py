@@ -40,7 +40,7 @@ __all__ = [
     "run_placed",
 ]
 
-MOST_LAUNCHED = 2_048
+MOST_LAUNCHED = 1_024
 """Programs on imagined hosts that are kept."""
 MOST_TASKS = 1_024
 DEEPEST = 8

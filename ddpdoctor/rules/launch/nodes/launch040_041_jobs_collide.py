@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,20 +20,18 @@ Started = tuple[Step, Task, Agent]
 
 
 def _side_by_side(submission: Submission) -> Iterator[tuple[Started, Started]]:
-    """Pairs of launchers of one host that two statements start; the first still runs when the second starts."""
-    started = [each for each in agents_of(submission) if each[1].launcher is None]
-    for index, second in enumerate(started):
-        for first in started[:index]:
-            is_beside = first[0].is_background and first[0].source != second[0].source
-            if is_beside and first[1].host == second[1].host and not _waits(submission, first[1], second[1]):
-                yield first, second
-
-
-def _waits(submission: Submission, first: Task, second: Task) -> bool:
-    """Whether the shell waits for its background processes between two statements."""
+    """Pairs of launchers of one host that two statements start; the first still runs when the second starts: it is in the
+    background, and the shell does not wait between them.
+    """
     commands = () if submission.shell is None else submission.shell.commands
-    places = (command.span.start for command in commands if command.words == ("wait",))
-    return any(first.span.end <= place < second.span.start for place in places)
+    waits = sorted(command.span.start for command in commands if command.words == ("wait",))
+    running: dict[tuple[str, int], list[Started]] = {}
+    for second in agents_of(submission):
+        step, task, _ = second
+        if task.launcher is None:
+            beside = running.setdefault((task.host, bisect(waits, task.span.start)), [])
+            yield from ((first, second) for first in beside if first[0].source != step.source)
+            beside += [second] if step.is_background else []
 
 
 def _script(agent: Agent) -> str | None:
@@ -107,9 +106,11 @@ def rdzv_id_shared(nodes: Nodes | None = None) -> Iterator[Finding]:
 @rdzv_id_shared.look
 def rendezvous_of_two_jobs(submission: Submission) -> Iterator[Finding]:
     """A job file starts two jobs side by side that join one rendezvous."""
+    told = set()
     for (_, _, one), (_, task, two) in _side_by_side(submission):
-        if not _is_one_rendezvous(one, two):
+        if id(task) in told or not _is_one_rendezvous(one, two):
             continue
+        told.add(id(task))
         given, plan = two.layer.given("rdzv_id"), two.plan
         name = f"{plan.rdzv_id}-2" if plan.rdzv_id != "none" else "job2"
         finding = at_mark(
@@ -154,11 +155,13 @@ def master_port_shared_by_jobs(nodes: Nodes | None = None) -> Iterator[Finding]:
 @master_port_shared_by_jobs.look
 def port_of_two_jobs(submission: Submission) -> Iterator[Finding]:
     """A job file starts two jobs of one node side by side with the same port."""
+    told = set()
     for (_, _, one), (_, task, two) in _side_by_side(submission):
         if one.plan.port is None or one.plan.port != two.plan.port or _is_one_rendezvous(one, two):
             continue
-        if not all(_is_on_one_node(agent.plan) for agent in (one, two)):
+        if id(task) in told or not all(_is_on_one_node(agent.plan) for agent in (one, two)):
             continue
+        told.add(id(task))
         setting = two.plan.settings.get("rdzv_endpoint" if two.plan.backend == "c10d" else "master_port")
         expected = str(one.plan.port + 1)
         finding = at_mark(

@@ -260,6 +260,8 @@ class _Run:
             left = number
             while left > 0 and (piece := os.read(reader, min(left, 4096))):
                 left -= len(piece)
+                with (self.place / ("stdout" if kind == "close-output" else "stderr")).open("ab") as file:
+                    file.write(piece)
             os.close(reader)
             os.dup2(os.open(os.devnull, os.O_RDONLY), reader)  # `go` closes it
             return

@@ -448,7 +448,7 @@ class _Run:
         target = self._seen("out") / "report.json"
         if self.command.writes == "output" and target.exists():
             text = target.read_bytes()
-        elif self.command.writes == "stdout" and out and self.fault.kind != "file-size":
+        elif self.command.writes == "stdout" and out and self.fault.kind not in ("file-size", "close-output"):
             text = out
         elif self.command.name == "collect" and (self._seen("out") / "facts.json").exists():
             try:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
     from ddpdoctor.collectors.job import JobRun
     from ddpdoctor.examined import ExaminedJob
-    from ddpdoctor.findings import Report
+    from ddpdoctor.findings import Finding, Report
+    from ddpdoctor.rehearsal.watcher import JobWatcher
 
 __all__ = ["FailureDiagnosis", "JobEnd", "RunOptions", "diagnose", "run_job"]
 
@@ -54,6 +55,10 @@ class RunOptions:
     is_checked: bool = True
     check_words: tuple[str, ...] = ()
     despite_errors: bool = False
+    watched_steps: int | None = None
+    """Optimizer steps for which the ranks' calls are compared while the job runs; None: not at all."""
+    tell: Callable[[Finding], None] = lambda finding: None
+    """Called from a thread with the first difference between the ranks, while the job runs."""
 
 
 @dataclass(frozen=True)
@@ -104,20 +109,48 @@ def run_job(request: Request, options: RunOptions) -> JobEnd:
             return JobEnd(code)
         if not request.quiet:
             request.listener.notice(f"starting: {shlex.join(request.launch)}")
-    return _run(request, request.launch)
+    return _run(request, request.launch, options)
 
 
-def _run(request: Request, launch: tuple[str, ...]) -> JobEnd:
+def _run(request: Request, launch: tuple[str, ...], options: RunOptions) -> JobEnd:
     from ddpdoctor.collectors.job import JobRun
 
     variables, argv = _command(launch)
-    job = JobRun(argv, {**os.environ, **variables}, when_quiet=_get_ready)
+    environ = {**os.environ, **variables}
+    watch = _watcher(request, options)
+    job = JobRun(argv, environ if watch is None else watch.environ(environ), when_quiet=_get_ready)
     started, begun = time.time(), time.monotonic()
     try:
         return JobEnd(job.run(), job, started, begun)
     except OSError as error:
         request.listener.error(f"{argv[0]}: {error.strerror}")
         return JobEnd(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
+    finally:
+        if watch is not None:
+            _end_watch(request, watch)
+
+
+def _watcher(request: Request, options: RunOptions) -> JobWatcher | None:
+    """The watch of the job, already reading; None without one."""
+    if options.watched_steps is None:
+        return None
+    from ddpdoctor.app.watched_job import watcher
+
+    try:
+        watch = watcher(options.tell, options.watched_steps)
+    except OSError as error:
+        request.listener.warning(f"the job runs without --watch: {error.strerror}")
+        return None
+    watch.start()
+    return watch
+
+
+def _end_watch(request: Request, watch: JobWatcher) -> None:
+    from ddpdoctor.app.watched_job import ended
+
+    watch.close()
+    if not request.quiet:
+        request.listener.notice(ended(watch))
 
 
 def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
@@ -234,7 +267,7 @@ def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> tup
 
 def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
     """The job with the exit code that `run` saw, which its output may not contain."""
-    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code)
+    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code, open_end="")
 
 
 def _kernel_log(folder: Path, seconds: float) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ddpdoctor.collectors.sources import with_gaps_of_sources
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.system.machine import Deadline, Machine
 from ddpdoctor.system.timeouts import NoThreadError, start_thread
@@ -83,7 +84,7 @@ def _ask(
     gaps: dict[str, Gap],
 ) -> None:
     try:
-        answers[name] = ask(machine)
+        answers[name] = with_gaps_of_sources(machine.root, name, ask(machine))
     except Missing as missing:
         gaps[name] = Gap(name, missing.reason, missing.why)
     except NoThreadError as refused:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
+from ddpdoctor.system.whole_file import write_whole
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -195,8 +196,7 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
     output = folder / "output.log"
     limit = time.monotonic() + REDACTION_SECONDS
     kept = job.copy.content().decode("utf-8", "replace")
-    output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
-    output.chmod(0o600)
+    write_whole(output, without_secrets_of_lines(kept, lambda: time.monotonic() < limit), 0o600)
     kernel = _kernel_log(folder, begun - end.started)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
@@ -226,7 +226,7 @@ def _kernel_log(folder: Path, seconds: float) -> list[str]:
     if not lines:
         return []
     path = folder / "kernel.log"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_whole(path, "\n".join(lines) + "\n", 0o600)
     return [str(path)]
 
 

@@ -14,7 +14,7 @@ from ddpdoctor.launch.shell.text import ShellSource
 
 __all__ = ["suffix_of"]
 
-_FIRST = re.compile(r"#!.*?\b(python|bash|sh|dash|ksh|zsh)")
+_FIRST = re.compile(r"#!.{0,200}?\b(python|bash|sh|dash|ksh|zsh)")
 _MANIFEST = re.compile(r"^(?:apiVersion|kind):", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from) +[\w.]+|^def +\w+\(|^class +\w+", re.MULTILINE)
 

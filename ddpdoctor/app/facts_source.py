@@ -91,7 +91,7 @@ def text_of(path: Path, seconds: float = STANDARD_INPUT_SECONDS) -> str:
         if str(path) == "-":
             data = standard_bytes(MAX_FACTS_BYTES + 1, seconds)
         else:
-            data = call_with_timeout(lambda: _bytes_of(path), ANSWER_SECONDS)
+            data = call_with_timeout(lambda: _bytes_of(path), min(ANSWER_SECONDS, seconds))
     except (CallTimeout, TimeoutError) as late:
         raise UnreadableError(f"{path}: {late}") from None
     except OSError as error:

@@ -49,7 +49,11 @@ def on_disk(paths: Sequence[str], seconds: float = ANSWER_SECONDS) -> Iterator[t
         name = os.path.join(folder, f"standard_input{suffix_of(data)}")
         with open(name, "wb") as file:
             file.write(data)
-        yield [name if path == STANDARD_INPUT else path for path in given], lambda report: _renamed(replace(report, failures=(*late, *report.failures)), name)
+
+        def original(report: Report) -> Report:
+            return _renamed(replace(report, failures=(*late, *report.failures)), name)
+
+        yield [name if path == STANDARD_INPUT else path for path in given], original
 
 
 def _renamed(report: Report, name: str) -> Report:

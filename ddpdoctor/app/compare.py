@@ -20,7 +20,7 @@ from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.rules import CauseScope
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.request import Request, seconds_left
+    from ddpdoctor.app.request import Request
     from ddpdoctor.findings import Report
 
 __all__ = ["compare_nodes"]
@@ -34,7 +34,7 @@ def compare_nodes(request: Request, files: Sequence[str]) -> tuple[Report, tuple
     Raises:
         UsageError: fewer than two files.
     """
-    started = time.time()
+    started = time.monotonic()
     if len(files) < 2:
         raise UsageError(
             "compare needs at least two files saved by `ddpdoctor collect`, such as those of a good and a bad node"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.collectors.archives import is_archive, unpack
 from ddpdoctor.examined import ExaminedInput
-from ddpdoctor.findings import Finding, Report
+from ddpdoctor.findings import Report
+from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["ArchivedInputs", "unpacked_inputs"]
 
@@ -32,14 +33,8 @@ class ArchivedInputs:
             for name, problem in self.problems.items()
             if name in self.names.values()
         )
-        return replace(
-            report,
-            findings=tuple(_finding(each, self.names) for each in report.findings),
-            inputs=(*(_input(each, self.names) for each in report.inputs), *partial),
-            jobs=tuple(replace(each, name=_given(each.name, self.names)) for each in report.jobs),
-            subject=_given(report.subject, self.names),
-            failures=tuple(_given(each, self.names) for each in report.failures),
-        )
+        named = with_given_names(report, self.names)
+        return replace(named, inputs=(*named.inputs, *partial))
 
 
 @contextlib.contextmanager
@@ -50,7 +45,7 @@ def unpacked_inputs(paths: Iterable[str]) -> Iterator[ArchivedInputs]:
     if not archives:
         yield ArchivedInputs(given)
         return
-    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as root:
+    with temporary_folder() as root:
         found = ArchivedInputs()
         for index, path in enumerate(given):
             folder = os.path.join(root, str(index))
@@ -67,31 +62,3 @@ def unpacked_inputs(paths: Iterable[str]) -> Iterator[ArchivedInputs]:
             else:
                 found.paths.append(path)
         yield found
-
-
-def _given(text: str, names: Mapping[str, str]) -> str:
-    for folder, name in names.items():
-        text = text.replace(folder, name)
-    return text
-
-
-def _input(each: ExaminedInput, names: Mapping[str, str]) -> ExaminedInput:
-    job, reason = each.job, each.reason
-    return replace(
-        each,
-        path=_given(each.path, names),
-        job=None if job is None else _given(job, names),
-        reason=None if reason is None else _given(reason, names),
-    )
-
-
-def _finding(finding: Finding, names: Mapping[str, str]) -> Finding:
-    """The finding with the places and texts that name a file."""
-    file = finding.where.file
-    return replace(
-        finding,
-        where=finding.where if file is None else replace(finding.where, file=_given(file, names)),
-        evidence=tuple(replace(each, path=_given(each.path, names)) for each in finding.evidence),
-        quote=_given(finding.quote, names),
-        job=None if finding.job is None else _given(finding.job, names),
-    )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.app.request import UsageError
-from ddpdoctor.examined import ExaminedInput
-from ddpdoctor.findings import Finding, Report
+from ddpdoctor.findings import Report
 from ddpdoctor.launch.source_kind import suffix_of
+from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["STANDARD_INPUT", "on_disk"]
 
@@ -36,32 +35,11 @@ def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], Original]]:
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("-: standard input is a terminal; expected a file or a pipe: ddpdoctor lint - < train.sh")
     data = sys.stdin.buffer.read(MOST_BYTES + 1)
-    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as folder:
+    with temporary_folder() as folder:
         name = os.path.join(folder, f"standard_input{suffix_of(data)}")
         with open(name, "wb") as file:
             file.write(data)
-        yield [name if path == STANDARD_INPUT else path for path in given], lambda report: _renamed(report, name)
-
-
-def _renamed(report: Report, name: str) -> Report:
-    """The report with `-` in place of the temporary file."""
-    return replace(
-        report,
-        findings=tuple(_finding(each, name) for each in report.findings),
-        inputs=tuple(_input(each, name) for each in report.inputs),
-        failures=tuple(each.replace(name, STANDARD_INPUT) for each in report.failures),
-    )
-
-
-def _input(each: ExaminedInput, name: str) -> ExaminedInput:
-    return replace(each, path=STANDARD_INPUT) if each.path == name else each
-
-
-def _finding(each: Finding, name: str) -> Finding:
-    where = replace(each.where, file=STANDARD_INPUT) if each.where.file == name else each.where
-    return replace(
-        each,
-        where=where,
-        evidence=tuple(replace(seen, path=seen.path.replace(name, STANDARD_INPUT)) for seen in each.evidence),
-        edits=tuple(replace(edit, file=STANDARD_INPUT) if edit.file == name else edit for edit in each.edits),
-    )
+        yield (
+            [name if path == STANDARD_INPUT else path for path in given],
+            lambda report: with_given_names(report, {name: STANDARD_INPUT}),
+        )

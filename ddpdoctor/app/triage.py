@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ddpdoctor.app.archived_inputs import unpacked_inputs
 from ddpdoctor.app.examined_logs import examined_inputs, examined_job, subject_of, worst_first
 from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
+from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk, standard_input
@@ -20,7 +21,6 @@ from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
 from ddpdoctor.collectors.log.inputs import LATE, STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
-from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
@@ -55,7 +55,7 @@ def triaged(
     Args:
         paths: the inputs.
         request: the options.
-        started: `time.time()` when the command began.
+        started: `time.monotonic()` when the command began.
         command: the ddpdoctor command, for the report.
         job: the name of the only job to judge.
         is_one_job: whether everything is known to belong to one job.
@@ -78,13 +78,8 @@ def triaged(
 
             report = with_tools(report, examined_tools(log, known, names, deadline))
         report = archived.as_given(report)
-    report = replace(report, inputs=tuple(_as_given(each, given_names) for each in report.inputs))
+    report = with_given_names(report, {path: STDIN_NAME for path, name in given_names.items() if path != name == STDIN})
     return without_secrets(report), facts
-
-
-def _as_given(examined: ExaminedInput, given: Mapping[str, str]) -> ExaminedInput:
-    """An input with the name that the user gave."""
-    return replace(examined, path=STDIN_NAME) if given.get(examined.path) == STDIN else examined
 
 
 def _late(log: Log) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form, Node, NodeLink
+from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.link_tests import partners, try_link
 from ddpdoctor.multinode.members import Member
 
@@ -51,7 +52,7 @@ def _dialled(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen)) or node.addresses[:1]
 
 
-async def try_links(order: dict[str, Any], token: str) -> list[NodeLink]:
+async def try_links(order: dict[str, Any], token: str, authentication: Authentication) -> list[NodeLink]:
     """The results of the link tests of an order, all run in parallel."""
     wanted = order.get("links")
     works = []
@@ -60,7 +61,8 @@ async def try_links(order: dict[str, Any], token: str) -> list[NodeLink]:
             link = decode(NodeLink, each.get("link"))
         except (FactsError, AttributeError):
             continue
-        works.append(try_link(link, token, str(each.get("key")), samples=each.get("samples") is True))
+        key, samples = str(each.get("key")), each.get("samples") is True
+        works.append(try_link(link, token, key, authentication, samples=samples))
     return list(await asyncio.gather(*works))
 
 

@@ -120,6 +120,9 @@ PLAIN = frozenset(
         "enabled",
         "disabled",
         "unset",
+        "file",
+        "path",
+        "value",
     )
 )
 """Values that mean no secret, or only whether there is one."""
@@ -262,7 +265,7 @@ def _marked(match: re.Match[str]) -> str:
 
 
 def _named(match: re.Match[str]) -> str:
-    name, sign, value = match["name"].lower().rstrip("\"']"), match["sign"], match["value"].strip("\"'")
+    name, sign, value = match["name"].lower().rstrip("\"']"), match["sign"], match["value"].strip("\"'`")
     is_plain = (
         value.lower() in PLAIN or SHORT.fullmatch(value) is not None or value.startswith(("<", "$", "-", "***", "("))
     )

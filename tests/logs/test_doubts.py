@@ -79,7 +79,7 @@ gpu-7:18:61 [0] INFO bootstrap.cu:120 -> 2
 def _report(folder: Path, text: str) -> Report:
     log = folder / "out.log"
     log.write_text(text)
-    return triaged([str(log)], Request(), started=time.time())[0]
+    return triaged([str(log)], Request(), started=time.monotonic())[0]
 
 
 @pytest.mark.parametrize(

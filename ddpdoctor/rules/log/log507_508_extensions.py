@@ -52,6 +52,9 @@ _PROVIDERS = (
         r"\bundefined symbol: _Z\w{6,}",
         r"\blib(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink)[\w-]{0,20}\.so[\w.]{0,20}: "
         r"cannot open shared object file",
+        r"version `(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+' not found",
+        r"\blib(?:cupti|nccl|mpi|nvToolsExt|tbb|openblas)[\w-]{0,20}\.so[\w.]{0,20}: cannot open shared object file",
+        r"CUDA Setup failed despite (?:GPU being available|CUDA being available)",
     ),
 )
 def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
@@ -106,7 +109,19 @@ def _with_package(found: Finding, module: str) -> Finding:
     "extension-build-failed",
     Severity.ERROR,
     stage=CausalStage.IMPORT,
-    signatures=(r"Error building extension '", r"Error compiling objects for extension", r"Command '\['ninja', "),
+    signatures=(
+        r"Error building extension '",
+        r"Error compiling objects for extension",
+        r"Command '\['ninja', ",
+        r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile",
+        r"does not match the version torch was compiled with [\d.]+, unable to compile",
+        r"CUDA_HOME (?:environment variable is not set|does not exist)",
+        r"Ninja is required to load C\+\+ extensions",
+        r"#error -- unsupported GNU version!",
+        r"nvcc fatal {1,3}: Unsupported gpu architecture ",
+        r"object has no attribute 'ds_opt_",
+        r"fatal error: (?:cuda_runtime|cuda|cublas_v2|cudnn|nccl|mpi|Python)\.h: No such file",
+    ),
 )
 def extension_build_failed(log: Log) -> Iterator[Finding]:
     """A C++ or CUDA extension could not be compiled when the job started.

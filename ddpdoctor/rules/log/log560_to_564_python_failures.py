@@ -126,7 +126,11 @@ def python_permission_denied(log: Log) -> Iterator[Finding]:
     "python-api-changed",
     Severity.ERROR,
     stage=CausalStage.DEATH,
-    signatures=(r"module '[\w.]+' has no attribute '",),
+    signatures=(
+        r"module '[\w.]+' has no attribute '",
+        r"does not recognize this architecture",
+        r"Tokenizer class \w+ does not exist or is not currently imported",
+    ),
 )
 def python_api_changed(log: Log) -> Iterator[Finding]:
     """The code calls what the installed version of a package does not have.

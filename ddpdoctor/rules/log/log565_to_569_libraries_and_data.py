@@ -63,6 +63,13 @@ def tensors_on_different_devices(log: Log) -> Iterator[Finding]:
         r"\bcuDNN error: |\bCUDNN_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_SUPPORTED|MAPPING_ERROR)",
         r"\bCUBLAS_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE|NOT_SUPPORTED)",
         r"\bCUSOLVER_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR)",
+        r"Unable to find a valid cuDNN algorithm",
+        r"(?:FIND|GET) was unable to find an engine to execute this computation",
+        r"cuDNN version incompatibility: PyTorch was compiled",
+        r"CUDA error: (?:invalid configuration argument|mapping of buffer object failed|too many resources requested)",
+        r"CUDA error: (?:unknown error|operation not permitted)",
+        r"CUDA driver error: (?:invalid argument|unknown error)",
+        r"cuda runtime error \(\d+\) ?: (?:unknown|initialization) error",
     ),
 )
 def cuda_library_error() -> None:

@@ -134,6 +134,7 @@ def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> 
     kind="umbrella",
     signatures=(
         r"RendezvousTimeoutError",
+        r"initializing process group in store based barrier on rank\W*$",
         r"worker_count=\d+, timeout",
         r"wait timeout after \d+ms, keys:",
         r"Error: (?:Socket|Wait) [Tt]imeout\W*$",

@@ -289,7 +289,7 @@ def elsewhere(hang: Hang) -> Iterator[Finding]:
                 yield rank_finding(rank, f"{rank.process.title} {rank.words}{advice}{waiting_ranks_text(job)}")
 
 
-GAVE_UP = (r"Timed out initializing process group in store based barrier",)
+GAVE_UP = (r"[Tt]imed out initializing process group in store based barrier",)
 """The error that every rank raises, the last one after half an hour."""
 
 

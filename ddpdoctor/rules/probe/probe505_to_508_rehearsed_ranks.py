@@ -81,6 +81,10 @@ def _has_other_cause(rehearsal: Rehearsal) -> bool:
         ObservationKind.BAD_ORDINAL,
         ObservationKind.REFUSED,
         ObservationKind.SECOND_INIT,
+        ObservationKind.UNUSED_PARAMETERS,
+        ObservationKind.FROZEN_AFTER_WRAP,
+        ObservationKind.SPAWN_UNDER_LAUNCHER,
+        ObservationKind.FOLDER_RACE,
     )
     return any(each.kind in causes for each in rehearsal.observations)
 

@@ -27,7 +27,10 @@ _CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.mem_get_i
     "SCRIPT068",
     "cuda-after-fork",
     Severity.ERROR,
-    signatures=(r"Cannot re-initialize CUDA in forked subprocess",),
+    signatures=(
+        r"Cannot re-initialize CUDA in forked subprocess",
+        r"can't create new processes if CUDA is already initialized",
+    ),
 )
 def cuda_after_fork(script: Script) -> Iterator[Finding]:
     """CUDA is used in a forked process.

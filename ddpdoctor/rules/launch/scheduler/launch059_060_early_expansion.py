@@ -172,6 +172,24 @@ def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
             return
 
 
+@scheduler_variable_unset.look
+def variables_of_ranks_outside(submission: Submission) -> Iterator[Finding]:
+    """mpirun or srun gives its ranks an empty RANK, because the shell around it expands a variable that only tasks have."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain and not step.job.agents else ():
+            name = next((name for name in _OF_RANKS if task.line.environ.variables.get(name) == ""), None)
+            if name is None or name not in task.set_at or task.launcher is None:
+                continue
+            text = f"{name} is empty in every process of {task.launcher.name}: the shell around it expands the variable"
+            label = "set only in the tasks"
+            fix = "Set it inside the task: `bash -c 'RANK=$OMPI_COMM_WORLD_RANK …'`, in single quotes."
+            yield at_mark(submission, task.set_at[name], text, seen="", expected="a number", label=label, fix=fix)
+            return
+
+
+_OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
 def _fix_in_pod(submission: Submission, task: Task) -> str:
     """What sets the number of a pod in Kubernetes; "" for the file of another scheduler."""
     if task.line.pod is None and not submission.pod_sets:

@@ -74,7 +74,7 @@ def batch_script_ends_before_steps(submission: Submission) -> Iterator[Finding]:
         srun -N1 -n1 torchrun --nnodes=2 --node-rank=0 --master-addr=$head train.py &
         wait
     """
-    if submission.is_awaited or submission.grant.scheduler not in ("Slurm", "PBS", "LSF", "Flux"):
+    if submission.is_awaited or submission.grant.scheduler not in ("Slurm", "PBS", "LSF", "Flux", "Grid Engine"):
         return
     step = submission.steps[-1]
     task = step.tasks[0]

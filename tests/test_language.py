@@ -42,7 +42,7 @@ REFUSED = (
     Refused(r"; expected\b", "3 ranks; expected 2", "3 ranks, expected 2; or say what to give"),
     Refused(r"\bwish to\b", "the wish to stop", "want to; a stop flag"),
     Refused(
-        r"(?<!there )\b(is|are) no (?!longer)(address|integer|port|level|such|fault|part)\b",
+        r"(?<!there )\b(is|are) no (?!longer)(address|integer|port|level|such|fault|part|job|rank|list|measurement)\b",
         "0 is no port",
         "0 is not a port",
     ),
@@ -53,6 +53,12 @@ REFUSED = (
     Refused(r"(?-i:\bUndetermined\b)", "Undetermined which", "unknown: X would decide"),
     Refused(r"\bhouse on one page\b", "the house on one page", "architecture"),
     Refused(r"\b(crew|vigil)\b", "the crew waits", "nodes, ranks; liveness"),
+    Refused(r"\b(goes|went) on\b", "the others went on", "continues, continued"),
+    Refused(
+        r"\b(options|words?|operator|script|wrapper) behind\b|\bbehind (the (options|script)|an operator)\b",
+        "the words behind the options",
+        "after",
+    ),
 )
 
 REFUSED_IN_TEXTS = (
@@ -65,14 +71,14 @@ REFUSED_IN_TEXTS = (
     Refused(r"\b(looked at|could not look)\b", "could not look", "examined; skipped"),
     Refused(r"\b(one|a) (task|rank|process) a (node|rank|gpu)\b", "one task a node", "per node"),
     Refused(
-        r"neighbours?\b|behaviour|(?<!_)synchronis|initialis|\banalys(e|ed)\b|\bspelt\b|centre\b|catalogue",
+        r"neighbours?\b|behaviour|(?<!_)synchronis|initialis|\banalys(e|ed)\b|\bspelt\b|centre\b|catalogue|\blabelled\b"
+        r"|(?<!not-)recognis|\banalyses an?\b",
         "initialised",
         "American spelling: neighbor, behavior, synchronize, initialize, analyze, center, catalog",
     ),
     Refused(r"\bblanks?\b(?! line)", "no blanks in lists", "space, spaces"),
     Refused(r"\b(guilty|culprit|innocent)\b", "and look guilty", "look like the cause; the rank that failed first"),
     Refused(r"\bimagined\b", "2 imagined nodes", "simulated"),
-    Refused(r"\b(goes|went) on\b", "the others went on", "continues, continued"),
     Refused(r"\b(came|comes) (to (its|their) end|out of)\b", "it came to its end", "finished, ended"),
     Refused(r"\b(was|were) not asked\b", "RAS was not asked", "was not queried; did not report"),
     Refused(

@@ -390,6 +390,6 @@ def not_broadcast_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.NEVER_BROADCAST,
         lambda o, who: "the initial parameters differ between ranks, and only gradients are averaged",
-        label="each rank has other weights",
+        label="each rank has different weights",
         expected="dist.broadcast of the parameters",
     )

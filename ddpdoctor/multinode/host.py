@@ -120,6 +120,26 @@ class SessionHost:
         self._pending.listen(name, listening, serve)
         return int(listening.getsockname()[1])
 
+    def open_echo(self, addresses: Collection[str]) -> int:
+        """Listen for link tests at the addresses that the other nodes are told to connect to, and nowhere else; at all
+        addresses if there is none, or if one cannot be used. The port is the same at each.
+
+        Raises:
+            OSError: no port is free.
+        """
+        opened: list[socket.socket] = []
+        try:
+            for address in addresses:
+                port = int(opened[0].getsockname()[1]) if opened else 0
+                opened.append(listen(port, address.partition("%")[0]))
+        except OSError:  # the address was removed, or needs its interface named
+            for each in opened:
+                each.close()
+            opened = []
+        for at, each in enumerate(opened):
+            self.open("echo" if at == 0 else f"echo {at}", each)
+        return int(opened[0].getsockname()[1]) if opened else self.open("echo", 0)
+
     def has(self, name: str) -> bool:
         """Whether it listens as `main` or `door`."""
         return name in self._pending
@@ -161,10 +181,9 @@ class SessionHost:
             if connection is not None:
                 connection.channel.writer.close()
 
-    def close_ports(self, *names: str) -> None:
-        """Close listening ports; connections stay open."""
-        for name in names:
-            self._pending.close_port(name)
+    def close_ports(self) -> None:
+        """Close all listening ports; connections stay open."""
+        self._pending.close_ports()
 
     async def close(self) -> None:
         """Close all connections and ports, once the last message to each member is out, for at most `CLOSING_SECONDS`."""

@@ -143,8 +143,8 @@ def check(form: str, text: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_string_of_a_report_is_more_than_text_in_any_format(form: str) -> None:
-    for path in PLACES:
-        for poison in POISON:
+    for number, path in enumerate(PLACES):
+        for poison in POISON if FULL else POISON[number % 3 :: 3]:
             check(form, render(put(FULL_REPORT, path, f"before {poison} after"), form))
 
 
@@ -176,7 +176,7 @@ def as_file(folder: Path, poison: str, host: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("poison", POISON if FULL else POISON[:4])
+@pytest.mark.parametrize("poison", POISON if FULL else POISON[:3:2])
 def test_facts_from_elsewhere_reach_the_terminal_as_text(poison: str, tmp_path: Path) -> None:
     good, bad = as_file(tmp_path, poison, "good"), as_file(tmp_path, poison + "b", "bad")
     (tmp_path / "keys.json").write_text(json.dumps({"schema": "x" + poison, "a" + poison: 1}))
@@ -192,7 +192,7 @@ def test_facts_from_elsewhere_reach_the_terminal_as_text(poison: str, tmp_path: 
         assert steering(done.stderr) == [], command
 
 
-@pytest.mark.parametrize("poison", POISON[:4])
+@pytest.mark.parametrize("poison", POISON[:4] if FULL else POISON[1:3])
 def test_a_name_in_a_launch_line_or_a_log_reaches_the_terminal_as_text(poison: str, tmp_path: Path) -> None:
     text = poison.replace("\0", "").encode("utf-8", "replace").decode()
     (tmp_path / "job.log").write_text(f"[rank1]: RuntimeError: CUDA out of memory {text}\n[rank1]: host {text} died\n")

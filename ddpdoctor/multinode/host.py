@@ -263,7 +263,7 @@ class SessionHost:
             return
         is_trusted = channel.is_proven or not self.authentication.proves
         if message.get("token") != self.token and not (is_trusted and self._lacks_its_script(message)):
-            self._remember(peer, message)
+            self._remember(peer, message, is_proven=channel.is_proven)
             await channel.send(self._other_job())
             return
         kind = message.get("kind")
@@ -389,7 +389,9 @@ class SessionHost:
         if len(self.strangers) < MOST_STRANGERS:
             self.strangers[Stranger(host[:80] or address, is_node=False, proves=proves, address=address)] = None
 
-    def _remember(self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None) -> None:
+    def _remember(
+        self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None, *, is_proven: bool = False
+    ) -> None:
         """Remember a client that is not a node of this job."""
         if peer is None or len(self.strangers) >= MOST_STRANGERS:
             return
@@ -398,6 +400,7 @@ class SessionHost:
             details = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
             number = (message or {}).get("ddpdoctor")
             protocol = number if type(number) is int and number != PROTOCOL else None
-            self.strangers[Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **details)] = None
+            known = Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **details)
+            self.strangers[replace(known, is_proven=is_proven)] = None
         elif message is None:
             self.strangers[Stranger(str(peer[0]).removeprefix("::ffff:"), is_node=False)] = None

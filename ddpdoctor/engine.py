@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +10,7 @@ from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.unseen import guarded, unseen
-from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped
+from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped, seconds_since, time_of
 from ddpdoctor.rules import Rule, area_of
 
 __all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
@@ -47,7 +46,7 @@ def examine(
 
     Args:
         command: the ddpdoctor command, for the report.
-        started: `time.time()` when the command began.
+        started: `time.monotonic()` when the command began.
         failures: what ddpdoctor itself could not do.
         beside: other facts with their own rules (a launch line beside the machine), in the same report.
     """
@@ -59,8 +58,8 @@ def examine(
     return Report(
         command=command,
         host=facts.hostname,
-        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        seconds=round(time.time() - started, 3),
+        started_at=time_of(started),
+        seconds=seconds_since(started),
         findings=_arranged(outcome.findings, rules, facts),
         passed=tuple(outcome.passed),
         skipped=tuple(outcome.skipped),
@@ -255,7 +254,6 @@ _UNASKED = {
     "probe": "no ranks were probed",
     "launch": "no launch line was given",
     "job": "no launch line was given",
-    "job_file": "no shell or batch file was given",
     "submission": "no job file was given",
     "startup": "only check looks up what a launch line starts",
 }

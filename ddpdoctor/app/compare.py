@@ -34,7 +34,7 @@ def compare_nodes(request: Request, files: Sequence[str]) -> tuple[Report, tuple
     Raises:
         UsageError: fewer than two files.
     """
-    started = time.time()
+    started = time.monotonic()
     if len(files) < 2:
         raise UsageError(
             "compare needs at least two files saved by `ddpdoctor collect`, such as those of a good and a bad node"

@@ -40,7 +40,7 @@ def of_files(request: Request) -> Report | None:
         return None
     if request.launch is not None:
         raise UsageError("--facts with several files, or with the output of other tools, takes no launch command")
-    started = time.time()
+    started = time.monotonic()
     with unpacked_inputs(files) as archived:
         report = report_about_files(archived.paths, request, started)
         return archived.as_given(report)

@@ -45,8 +45,9 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
     """
     from ddpdoctor.app.excerpts import with_excerpts
     from ddpdoctor.app.lint_examined import folder_inputs, line_inputs, subject_of
+    from ddpdoctor.findings import seconds_since
 
-    started = time.time()
+    started = time.monotonic()
     _check(request, inputs)
     with on_disk(inputs.files) as (paths, original):
         named, others = _sorted(paths)
@@ -66,7 +67,7 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
         report = replace(report, inputs=(*given, *report.inputs, *more))
         report = original(with_excerpts(report, facts.launch))
-    seconds = round(time.time() - started, 3)
+    seconds = seconds_since(started)
     return replace(report, subject=subject_of(launch, report.inputs), seconds=seconds), facts
 
 

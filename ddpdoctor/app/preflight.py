@@ -61,7 +61,7 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
         UsageError: the files of `--write-nodes` are wrong, or options that only rules can refuse.
         CannotWriteError: a list of nodes was not written.
     """
-    started = time.time()
+    started = time.monotonic()
     if options.secret is not None:  # the ranks of the probe use the same
         os.environ[SECRET_VARIABLE] = _absolute(options.secret)
     lists = NodeLists.of(options.node_lists)
@@ -96,7 +96,7 @@ def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[
     if plan.line is None:
         raise UsageError("--rehearse needs a launch command: ddpdoctor check --rehearse -- torchrun …")
     try:
-        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions())
+        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions(reads_sources=False))
     except UsageError as error:
         section = CheckedSection("rehearsal", "rehearsal", SectionState.SKIPPED, str(error))
         return replace(report, sections=(*report.sections, section)), facts

@@ -8,13 +8,13 @@ import math
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO
 
 from ddpdoctor.collectors.log.input_kind import kind_of
 from ddpdoctor.collectors.log.inputs import STDIN, patient
 from ddpdoctor.facts.log import InputKind
+from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["on_disk", "standard_input"]
 
@@ -39,7 +39,7 @@ def on_disk(paths: Iterable[str], stream: IO[bytes] | None) -> Iterator[list[str
     if STDIN not in given or not isinstance(stream, io.BufferedReader) or not _is_file(_head(stream)):
         yield given
         return
-    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as folder:
+    with temporary_folder() as folder:
         name = os.path.join(folder, "standard_input")
         with open(name, "wb") as file:
             shutil.copyfileobj(stream, file)

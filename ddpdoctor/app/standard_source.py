@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.findings import Report
 from ddpdoctor.launch.source_kind import suffix_of
+from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["STANDARD_INPUT", "on_disk"]
 
@@ -35,7 +35,7 @@ def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], Original]]:
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("-: standard input is a terminal; expected a file or a pipe: ddpdoctor lint - < train.sh")
     data = sys.stdin.buffer.read(MOST_BYTES + 1)
-    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as folder:
+    with temporary_folder() as folder:
         name = os.path.join(folder, f"standard_input{suffix_of(data)}")
         with open(name, "wb") as file:
             file.write(data)

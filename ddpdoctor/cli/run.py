@@ -14,6 +14,7 @@ from ddpdoctor.system.timeouts import CallTimeout
 
 if TYPE_CHECKING:
     from ddpdoctor.app.run import JobEnd
+    from ddpdoctor.findings import Finding
 
 __all__ = ["run"]
 
@@ -26,13 +27,17 @@ def run(
     no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node only.")] = False,
     join_timeout: JoinTimeout = 30.0,
     quick: Quick = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Compare what the ranks call, for the first steps.")] = False,
+    watch_steps: Annotated[
+        int, typer.Option("--watch-steps", metavar="N", min=1, help="Optimizer steps of --watch.")
+    ] = 20,
 ) -> int:
     """Check, then run the job with its own terminal, signals and exit code; if it fails, find the cause."""
     from ddpdoctor.app.run import RunOptions, run_job
 
     flags = (("--no-probe", no_probe), ("--no-meet", no_meet), ("--quick", quick))
     words = (*(word for word, is_set in flags if is_set), "--join-timeout", str(join_timeout))
-    end = run_job(request, RunOptions(not no_check, words, despite_errors=anyway))
+    end = run_job(request, RunOptions(not no_check, words, anyway, watch_steps if watch else None, _tell))
     if end.has_failed:
         try:
             _show_triage(request, end)
@@ -40,6 +45,12 @@ def run(
             why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
             print(f"\nerror: no triage of the job, which ended with exit code {end.code}: {why}", file=sys.stderr)
     return end.code
+
+
+def _tell(finding: Finding) -> None:
+    """Print the first difference between the ranks while the job still waits."""
+    place = f"{finding.where.file}:{finding.where.line}: " if finding.where.file else ""
+    print(f"ddpdoctor: watch: {place}{finding.code} {finding.text}", file=sys.stderr, flush=True)
 
 
 def _show_triage(request: Request, end: JobEnd) -> None:

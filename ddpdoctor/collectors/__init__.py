@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddpdoctor.collectors.sources import with_gaps_of_sources
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.system.machine import Deadline, Machine
+from ddpdoctor.system.timeouts import NoThreadError, start_thread
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
@@ -41,11 +43,10 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
     threads: dict[str, tuple[threading.Thread, Deadline, float]] = {}
     for name, ask in _askers(tuple(sections), gaps).items():
         seconds = min(SECONDS[name], machine.deadline.left)
-        thread = threading.Thread(target=_ask, args=(name, ask, machine, answers, gaps), daemon=True)
         try:
-            thread.start()
-        except RuntimeError as error:  # the process limit is reached
-            gaps[name] = Gap(name, f"{name}: {error}")
+            thread = start_thread(functools.partial(_ask, name, ask, machine, answers, gaps))
+        except NoThreadError as refused:
+            gaps[name] = Gap(name, f"{name}: {refused.strerror}")
         else:
             threads[name] = thread, machine.deadline.cut(seconds), seconds
     for name, (thread, limit, seconds) in threads.items():
@@ -86,5 +87,7 @@ def _ask(
         answers[name] = with_gaps_of_sources(machine.root, name, ask(machine))
     except Missing as missing:
         gaps[name] = Gap(name, missing.reason, missing.why)
+    except NoThreadError as refused:
+        gaps[name] = Gap(name, f"{name}: {refused.strerror}")
     except Exception as error:  # a bug in a collector costs its section only, and is shown
         gaps[name] = Gap(name, f"{name}: the collector failed: {type(error).__name__}: {error}")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
-from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
@@ -47,8 +46,7 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood,
-    and `job_files` the shell files as a whole.
+    files and manifests start on an imagined cluster, `submissions` the same as facts, and `left_out` what was not understood.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -57,7 +55,6 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    job_files: dict[str, JobFile] = field(default_factory=dict)
     submissions: dict[str, Submission] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
@@ -227,18 +224,18 @@ def _imagine(
 ) -> None:
     """Execute a shell file on an imagined cluster."""
     from ddpdoctor.facts.launch.record import Launch
-    from ddpdoctor.launch.evaluator.job_files import job_file_of
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.shell_text import shell_text_of
     from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
     texts = _TextsOnly(files)
     run_of_file = run_job_file(text, path, environ, version, folder, texts)
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
-    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path])
+    shell = shell_text_of(text, version, run_of_file)
+    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell)
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
-    found.job_files[path] = job_file_of(path, text, version, run_of_file, found.jobs[path])
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ddpdoctor.network.munge import Munge
 from ddpdoctor.network.proof import NO_SECRET, SECRET_VARIABLE, secret_of
 from ddpdoctor.network.resolve import look_up, look_up_canonical
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout, start_thread
 
 __all__ = [
     "BackgroundSession",
@@ -244,8 +244,7 @@ class BackgroundSession:
         self._answers: queue.Queue[SessionResult | ReceivedVerdict | NotJoined | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None
-        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "session")
 
     def result(self, seconds: float) -> SessionResult | ReceivedVerdict | NotJoined | None:
         """The result, None if it is not complete within `seconds`."""

@@ -92,6 +92,8 @@ class Aftermath:
         if self._lives_on(printed, progress):
             return True
         is_alone = len({line.who.rank for line in progress} - {None}) <= 1 and not self._log.exits
+        is_over = (source, printed.number) in self._through_script  # what follows may be the next run of the script
+        is_alone = is_alone and not is_over
         enough = PROGRESS_LINES if is_alone and self._log.world_size in (None, 1) else FAR_LINES
         return len(progress) >= PROGRESS_LINES and self._log.sources[source].lines > last_number(printed) + enough
 

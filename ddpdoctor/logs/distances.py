@@ -15,6 +15,7 @@ __all__ = [
     "FATAL_STACK_LINES",
     "FEW_PROGRESS_LINES",
     "FRAMES_ABOVE_LINES",
+    "GOOD_END_LINES",
     "HANDLER_HEAD_LINES",
     "HANDLER_JSON_LINES",
     "HANDLER_LINES",
@@ -71,6 +72,11 @@ TAIL_LINES = Distance(
     30, "lines", "kept of each source's end, whatever is in them: the longest rule looks at 10 of them"
 )
 
+GOOD_END_LINES = Distance(
+    12,
+    "lines",
+    "at the end of an output show whether its job ended well or works: launchers print a few after the last step",
+)
 LAST_WORDS_LINES = Distance(6, "lines", "at the end of an output may say that its process gives up")
 
 # Whether a process went on after an error

@@ -22,7 +22,7 @@ from ddpdoctor.logs.aftermath import Aftermath, last_number
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import EXCERPT_LINES, EXIT_BARRIER_LINES, FAR_LINES, PROGRESS_LINES
 from ddpdoctor.logs.interruption import was_interrupted
-from ddpdoctor.logs.line_meaning import is_quoted, reports_failure
+from ddpdoctor.logs.line_meaning import is_quoted, is_work_of_job, reports_failure
 
 __all__ = ["ENDED_BY_LAUNCHER", "LogHistory", "history_of"]
 
@@ -117,7 +117,19 @@ class LogHistory:
         if not lines or (lines[0].who.rank is not None and all(map(self._aftermath.continued, lines))):
             return True
         return not self.has_failed and (
-            all(map(self.survived, lines)) or all(len(self.progress_after(line)) >= PROGRESS_LINES for line in lines)
+            all(map(self.survived, lines))
+            or self._steps_end(lines)
+            or all(len(self.progress_after(line)) >= PROGRESS_LINES for line in lines)
+        )
+
+    def _steps_end(self, lines: Sequence[LogLine]) -> bool:
+        """Whether NCCL only warned, and the last line of the source is a training step: its collectives work."""
+        if not all("NCCL WARN" in line.text for line in lines):
+            return False
+        last = {line.source: line for line in self._log.tails if line.text.strip()}
+        return all(
+            line.source in last and last[line.source].number > line.number and is_work_of_job(last[line.source].text)
+            for line in lines
         )
 
     def ran_on_after(self, source: int, number: int) -> bool:

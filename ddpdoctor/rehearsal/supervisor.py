@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpdoctor.rehearsal.leftovers import end_marked
+from ddpdoctor.rehearsal.hook.leftovers import end_marked
 from ddpdoctor.rehearsal.stage import RehearsalFolder
 from ddpdoctor.sequences.comparison import Comparison
 from ddpdoctor.sequences.records import Record, RecordReader

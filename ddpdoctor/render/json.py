@@ -86,6 +86,7 @@ def _job(job: ExaminedJob) -> dict[str, Any]:
         "first": job.first,
         "last": job.last,
         "exit": job.exit_code,
+        "open_end": job.open_end or None,
     }
 
 

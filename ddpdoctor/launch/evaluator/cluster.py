@@ -151,7 +151,9 @@ def allocation_of(batch: Layer | None, environ: Mapping[str, str]) -> Allocation
         cpus_per_task=number_of(option(batch, "-c", "--cpus-per-task")),
         is_array=_is_array(option(batch, "-a", "--array")),
         is_slurm=True,
-        nodes_are_known=nodes is not None or names is not None or tasks is None or tasks == 1,
+        nodes_are_known=nodes is not None
+        or names is not None
+        or (option(batch, "-N", "--nodes", "-w", "--nodelist") is None and (tasks is None or tasks == 1)),
         gpus_per_task=per_task,
         scheduler="Slurm",
         exports=option(batch, "--export"),

@@ -431,7 +431,8 @@ class Shell:
             return EMPTY
         if any(sign in start for sign in "'\"\\"):
             return Value(text, (self.origin_of(body),))
-        return self.expander().quoted(text, self.start_of(body))
+        value = self.expander().quoted(text, self.start_of(body))
+        return replace(value, origins=(self.origin_of(body), *value.origins))
 
     def if_(self, node: Node) -> None:
         """`if`, with its `elif` and `else` branches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.job_file import JobFile
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.job_file.places import where
@@ -60,16 +60,16 @@ def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
 
 
 @world_size_not_node_product.look
-def of_tasks(job_file: JobFile) -> Iterator[Finding]:
+def of_tasks(submission: Submission) -> Iterator[Finding]:
     """The ranks that a job file starts are fewer than its WORLD_SIZE, and their numbers begin at 0."""
-    for group in rank_groups(job_file):
+    for group in rank_groups(submission):
         ranks, sizes = group.numbers("RANK"), group.numbers("WORLD_SIZE")
         if ranks is None or sizes is None or len(set(sizes)) > 1 or sorted(ranks) != list(range(len(ranks))):
             continue
-        if sizes[0] > len(ranks) and len(job_file.launches) == len(ranks):
+        if sizes[0] > len(ranks) and len(submission.tasks) == len(ranks):
             yield Finding(
                 f"WORLD_SIZE is {sizes[0]}, but {group.starter} starts {len(ranks)} ranks",
-                (Evidence("job_file.launches", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
-                where=where(job_file, group.place_of(job_file, "WORLD_SIZE").start),
+                (Evidence("submission.steps", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
+                where=where(submission, group.place_of(submission, "WORLD_SIZE").start),
                 label=f"{len(ranks)} ranks start",
             )

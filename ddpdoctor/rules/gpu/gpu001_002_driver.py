@@ -37,8 +37,8 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     container was started without access to the GPUs.
 
     ## Fix
-    Start the container with `--gpus all` and `NVIDIA_DRIVER_CAPABILITIES=compute,utility`, or, outside a container,
-    install the NVIDIA driver on that node.
+    Start the container with `--gpus all` and `NVIDIA_DRIVER_CAPABILITIES=compute,utility` (in Kubernetes, request
+    `nvidia.com/gpu`); outside a container, install the NVIDIA driver on that node.
 
     ## Example
     In the container:

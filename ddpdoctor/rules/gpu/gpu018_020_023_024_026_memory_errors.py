@@ -64,7 +64,8 @@ def ecc_sram_threshold(gpu: Gpu) -> Iterator[Finding]:
     """A GPU has exceeded its SRAM error threshold.
 
     ## Why it matters
-    The driver itself reports that the on-chip memory is worn out. The next error may end the job or corrupt its values.
+    The driver itself reports too many errors in the on-chip memory. The next one may end the job or corrupt its
+    values.
 
     ## Fix
     Take the GPU out of service and have the card replaced.

@@ -97,7 +97,7 @@ def ecc_corrected_rate_high(gpu: Gpu) -> Iterator[Finding]:
 
 @cause("GPU022", "ecc-off", Severity.WARNING)
 def ecc_off(gpu: Gpu) -> Iterator[Finding]:
-    """ECC is off on a data-centre GPU, or not the same on all GPUs.
+    """ECC is off on a data-center GPU, or not the same on all GPUs.
 
     ## Why it matters
     Bit flips get into the weights unnoticed, and the usable memory differs between the cards of the node.
@@ -136,7 +136,7 @@ def row_remap_spares_low(gpu: Gpu) -> Iterator[Finding]:
     The next fault in such a memory bank may not be repairable, and every job on this GPU is then at risk.
 
     ## Fix
-    Plan to have the card replaced.
+    Plan a replacement of the card.
 
     ## Example
     ddpdoctor's message:

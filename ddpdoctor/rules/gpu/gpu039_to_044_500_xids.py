@@ -201,7 +201,7 @@ def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
         nvidia-smi --gpu-reset -i 2
 
     ## Source
-    Xids 46, 62, 109, 110, 136, 140, 143, 155, 156, 158, 167 to 169 (NVIDIA's catalogue: reset GPU).
+    Xids 46, 62, 109, 110, 136, 140, 143, 155, 156, 158, 167 to 169 (NVIDIA's Xid catalog: reset GPU).
     """
     yield from recent_xids(gpu, XidKind.GPU_ENGINE_FAULT)
 
@@ -287,7 +287,7 @@ def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
     GPU that repeats it with different programs may be broken.
 
     ## Fix
-    Look at the error of the program that ran there.
+    Read the error of the program that ran on that GPU.
 
     ## Example
     In the kernel log:
@@ -349,14 +349,14 @@ def preemptive_cleanup_xid() -> None:
     xids=XidKind.OTHER_XID,
 )
 def other_xid(gpu: Gpu) -> Iterator[Finding]:
-    """The driver logged an Xid that has no manual page of its own here.
+    """The driver logged an Xid that no other rule explains.
 
     ## Why it matters
     Some of these Xids concern engines that training does not use, others show that a card begins to fail. Azure takes a node out
     of service for Xids 56, 57, 58, 65, 68, 73 and 81.
 
     ## Fix
-    Look the number up in NVIDIA's Xid catalogue.
+    Look up the number in NVIDIA's Xid catalog.
 
     ## Example
     In the kernel log:

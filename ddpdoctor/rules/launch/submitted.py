@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
-from ddpdoctor.facts.launch.words import Mark, Word
+from ddpdoctor.facts.launch.words import Mark, Word, is_known
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
-__all__ = ["agents_of", "at_mark", "count_of", "launchers_of", "mark_of", "option_mark", "source_of"]
+__all__ = ["agents_of", "at_mark", "count_of", "launchers_of", "mark_of", "masters_of", "option_mark", "source_of"]
 
 
 def agents_of(submission: Submission, *, certain: bool = True) -> Iterator[tuple[Step, Task, Agent]]:
@@ -48,6 +48,27 @@ def option_mark(submission: Submission, task: Task, *flags: str) -> Mark:
             if flag in places:
                 return places[flag]
     return mark_of(task, None) if launcher is None else launcher.at
+
+
+def masters_of(submission: Submission) -> Iterator[tuple[str, int | None, int, Mark]]:
+    """The master of each job with several pods, its port, the pods of the job, and where the address is written."""
+    for step, task, agent in agents_of(submission):
+        if len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
+            settings = agent.plan.settings
+            word = settings["rdzv_endpoint"].word or settings["master_addr"].word
+            is_set = task.line.environ.variables.get("MASTER_ADDR") == agent.plan.host
+            mark = task.set_at.get("MASTER_ADDR") if is_set else None
+            yield agent.plan.host, agent.plan.port, len(step.hosts), mark or mark_of(task, word)
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain and not step.job.agents and len(step.hosts) > 1 else ():
+            host, port = (task.line.environ.variables.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+            if host and is_known(host):
+                number = int(port) if port is not None and port.isdigit() else None
+                yield host, number, len(step.hosts), _place(submission, task)
+
+
+def _place(submission: Submission, task: Task) -> Mark:
+    return task.set_at.get("MASTER_ADDR") or option_mark(submission, task)
 
 
 def at_mark(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.ras import Peer, Ras
 
 SIGNATURES = (
-    r"\bcaught collective operation timeout",
+    r"\bcaught collective operati(?:on timeout|o?n?$)",
     r"ran for \d+ milliseconds before timing out",
     r"To avoid data inconsistency, we are taking the entire process down",
     r"Timed out waiting \d+ms for (recv|send) operation to complete",

@@ -57,7 +57,7 @@ OF_RAS = (
     signatures=(r"forcefully exiting via Signals\.SIGKILL", *OF_RAS),
 )
 def rank_death_not_propagated(log: Log) -> Iterator[Finding]:
-    """A rank or a node ended, but the other ranks were not ended.
+    """A rank or a node ended, but the other ranks keep running.
 
     ## Why it matters
     The job stays "running" in the queue for hours although one rank has ended; its error is in the log of another node. The
@@ -65,8 +65,8 @@ def rank_death_not_propagated(log: Log) -> Iterator[Finding]:
     Signals.SIGKILL`: a worker was blocked in a CUDA call and did not react to SIGTERM.
 
     ## Fix
-    Read the log of the node that printed least. Start with `srun --kill-on-bad-exit=1`, leave TORCH_NCCL_ASYNC_ERROR_HANDLING on,
-    and let one launcher manage all nodes.
+    Read the log of the node that printed least. Leave TORCH_NCCL_ASYNC_ERROR_HANDLING on, let one launcher manage all
+    nodes, and under Slurm start with `srun --kill-on-bad-exit=1`.
 
     ## Example
 

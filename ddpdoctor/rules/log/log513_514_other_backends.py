@@ -31,6 +31,7 @@ _WANTED = re.compile(r"\bset (?P<setting>CCL_\w{3,40}=\w{1,40}) explicitly")
         r"\bcall acl api failed|ACL stream synchronize failed|NPU function error: ",
         r"\bE[A-Z]9999: Inner Error",
         r"execution of the Notify register times out",
+        r"synStatus=\d+ \[",
     ),
 )
 def ascend_runtime_error(log: Log) -> Iterator[Finding]:

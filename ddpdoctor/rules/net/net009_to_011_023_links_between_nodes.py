@@ -74,8 +74,8 @@ def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:
     timeout, and NCCL hangs or fails with `No route to host`: both listen on ports that the kernel chooses.
 
     ## Fix
-    Open all TCP ports between the nodes of the job, not only the master port, in each node's firewall or in the cloud's
-    security group.
+    Open all TCP ports between the nodes of the job, not only the master port, in each node's firewall, the cloud's
+    security group, or the NetworkPolicy of the pods.
 
     ## Example
     In the log of rank 0:

@@ -328,11 +328,11 @@ def rdma_device_not_in_container(
 
 @cause("NET041", "net-plugin-override", Severity.WARNING)
 def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """A network plugin replaces NCCL's own transport, whose settings then have no effect.
+    """A network plugin replaces NCCL's own transport and may ignore its settings.
 
     ## Why it matters
-    A libnccl-net.so found through LD_LIBRARY_PATH replaces NCCL's own network transport. NCCL_IB_* and NCCL_SOCKET_* may then
-    have no effect.
+    NCCL loads a libnccl-net.so that it finds through LD_LIBRARY_PATH instead of its own network transport. NCCL_IB_*
+    and NCCL_SOCKET_* may then have no effect.
 
     ## Fix
     Set NCCL_NET_PLUGIN=none on all nodes, or remove the plugin's folder from LD_LIBRARY_PATH, unless you want the plugin.

@@ -86,7 +86,8 @@ def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
     status 12, appears on other nodes, and the link may be up again when it is checked.
 
     ## Fix
-    Take the node out of service and replace the cable or the transceiver; NCCL_IB_TIMEOUT=22 bridges short interruptions.
+    Take the node out of service and replace the cable or the transceiver; with NCCL_IB_TIMEOUT=22, jobs survive short
+    interruptions.
 
     ## Example
     In the log:

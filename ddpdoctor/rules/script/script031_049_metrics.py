@@ -151,7 +151,7 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
     ## Fix
     Call all_reduce on the sum and on the count on all ranks, then log their quotient on rank 0.
 
-    `--diff` does not correct this: only the author knows over what the mean is taken.
+    `--diff` does not correct this: only the author knows what the mean is taken over.
 
     ## Example
         # before

@@ -43,8 +43,8 @@ def send_recv_order(script: Script) -> Iterator[Finding]:
     """Two ranks both send first or both receive first.
 
     ## Why it matters
-    send and recv block until the other rank joins; with Gloo this is so even for one element. Both ranks wait: `Timed
-    out waiting 1800000ms for send operation to complete`.
+    send and recv block until the other rank makes the matching call; with Gloo, even for one element. Both ranks wait:
+    `Timed out waiting 1800000ms for send operation to complete`.
 
     ## Fix
     Order by rank: even ranks send first, odd ranks receive first.
@@ -172,8 +172,8 @@ def send_to_self(script: Script, launch: Launch | None = None) -> Iterator[Findi
     """A point-to-point call names its own rank or a rank that does not exist.
 
     ## Why it matters
-    The own rank fails with `Invalid destination rank: destination rank should not be the same as the rank of the
-    current process`. With a rank beyond the world, the others wait for a key until the timeout.
+    A send to the rank itself fails with `Invalid destination rank: destination rank should not be the same as the rank
+    of the current process`. With a rank beyond the world, the others wait for a key until the timeout.
 
     ## Fix
     Keep the peer inside the world: `(rank + 1) % world_size` for a ring.

@@ -289,3 +289,18 @@ def written_by_all(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="all ranks write this file",
         expected="rank 0 only, or a file per rank",
     )
+
+
+@shared_file_race.look
+def folder_race_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank writes into a folder that another one makes."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FOLDER_RACE,
+        lambda o, who: f"{who} writes into a folder that rank {o.values['maker']} makes, without a barrier",
+        label="the folder may not exist yet",
+        expected="a barrier after the folder is made",
+    )

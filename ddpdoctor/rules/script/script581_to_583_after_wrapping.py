@@ -241,3 +241,18 @@ def not_synchronized(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="this backward pass does not synchronize",
         expected="the last backward pass before a step outside of no_sync()",
     )
+
+
+@requires_grad_changed_after_ddp.look
+def frozen_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """requires_grad was changed after DDP was constructed."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FROZEN_AFTER_WRAP,
+        lambda o, who: "requires_grad is changed after DDP has wrapped the model",
+        label="DDP still waits for the gradient of this parameter",
+        expected="requires_grad set before DDP is constructed",
+    )

@@ -289,3 +289,18 @@ def idle_optimizer(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="these are not the parameters that the model uses",
         expected="an optimizer that is made after the model is sharded",
     )
+
+
+@clip_grad_norm_of_shards.look
+def clipped_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """clip_grad_norm_ of torch.nn.utils on shards."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.CLIPPED_SHARDS,
+        lambda o, who: "clip_grad_norm_ sees only the shard of each rank",
+        label="the norm of this shard, not of the model",
+        expected="model.clip_grad_norm_(max_norm)",
+    )

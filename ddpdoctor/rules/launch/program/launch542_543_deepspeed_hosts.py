@@ -23,13 +23,13 @@ def _runners(submission: Submission) -> Iterator[Task]:
 
 @cause("LAUNCH542", "deepspeed-nodes-not-in-hostfile", Severity.ERROR)
 def deepspeed_nodes_not_in_hostfile(submission: Submission) -> Iterator[Finding]:
-    """deepspeed --num_nodes is larger than the number of hosts in the host file.
+    """deepspeed --num_nodes is larger than the number of hosts in the hostfile.
 
     ## Why it matters
-    deepspeed takes the hosts that it finds and says nothing: the job runs with a smaller world than intended.
+    deepspeed uses the hosts that it finds, without a message: the job runs with a smaller world than intended.
 
     ## Fix
-    Add the missing hosts to the host file, or lower `--num_nodes`.
+    Add the missing hosts to the hostfile, or lower `--num_nodes`.
 
     Each host is one line, `HOST slots=GPUS`.
 

@@ -95,6 +95,47 @@ def test_ctrl_c_in_any_phase_of_check_is_quiet(delay: float) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "words",
+    [
+        "env --format json",
+        "check --no-probe --format json",
+        "triage {log} --format json",
+        "run --no-probe -- sh -c true",
+        pytest.param("probe --nproc-per-node 2 --timeout 60 --format json", marks=pytest.mark.torch),
+        pytest.param("check --timeout 60 --format json", marks=(pytest.mark.torch, pytest.mark.slow)),
+    ],
+)
+def test_a_chroot_without_devices_is_no_bug(words: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    line = words.format(log=tmp_path / "log").split()
+    hidden = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /dev && exec "$@"',
+        "sh",
+    ]
+    done = subprocess.run(
+        [*hidden, sys.executable, "-m", "ddpdoctor", *line],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd="/",
+        timeout=SECONDS,
+        input="",
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if "json" in line:
+        assert json.loads(done.stdout)["verdict"] in ("pass", "fail", "incomplete", "warn")
+
+
 @pytest.mark.parametrize(
     "words", ["env", "check", "run -- true", "triage /etc/hostname", "compare a b", "lint -- x", "-m probe"]
 )

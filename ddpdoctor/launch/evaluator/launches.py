@@ -97,7 +97,7 @@ class Place:
     hostname: str | None = None
     """What `hostname` prints there where that is not the name of the host; then no address is compared with the name."""
     unset: frozenset[str] = frozenset()
-    """Variables that certainly nobody outside has set."""
+    """Variables that are certainly not set outside."""
     starter: Starter | None = None
     """The innermost program that put it on its host."""
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
@@ -416,7 +416,7 @@ class _Runner:
             )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
-        """The words behind those of a wrapper."""
+        """The words after those of a wrapper."""
         last = layer.own[-1] if layer.own else layer.program
         at = next((i for i, word in enumerate(words) if word is last or word == last), -1)
         return tuple(argv[at + 1 :]) if at >= 0 else ()
@@ -509,7 +509,7 @@ class _Runner:
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
     def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
-        """Where the characters of a text stand: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
+        """Where the characters of a text are: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
         whole = text.origins[0] if text.origins and text.text else None
         if whole is None or whole.file != self._file:
             return None
@@ -1023,7 +1023,7 @@ _NAMES_HOSTS = {"pdsh": "w", "clush": "w", "blaunch": "z", "pbsdsh": "h"}
 
 
 def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int]]:
-    """The value of the option that names hosts, and the indices of the words that are no option."""
+    """The value of the option that names hosts, and the indices of the words that are not options."""
     named = None
     at = 1
     while at < len(texts) and texts[at].startswith("-") and len(texts[at]) > 1:
@@ -1057,7 +1057,7 @@ def _is_printed(program: str) -> bool:
 
 
 def _words(argv: Sequence[Value]) -> tuple[Word, ...]:
-    """The values as words of a line in which blanks separate them."""
+    """The values as words of a line in which spaces separate them."""
     found = []
     at = 0
     for value in argv:

@@ -33,7 +33,7 @@ def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
     small, some nodes train and the others wait, or join with ranks that already exist.
 
     ## Fix
-    Use the scheduler's number of nodes: `--nnodes=$SLURM_NNODES` under Slurm.
+    Use the scheduler's number of nodes: `--nnodes=$SLURM_NNODES`.
 
     In a manifest, use the number of pods.
 

@@ -80,9 +80,13 @@ def option_edit(submission: Submission, task: Task, layer: Layer, name: str, val
 
 
 def masters_of(submission: Submission) -> Iterator[tuple[str, int | None, int, Mark]]:
-    """The master of each job with several pods, its port, the pods of the job, and where the address is written."""
+    """The master of each job with several pods, its port, the pods of the job, and where the address is written.
+
+    A job whose pods have different masters has none: the causes that compare nodes are about it.
+    """
     for step, task, agent in agents_of(submission):
-        if len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
+        is_one = len({each.plan.host for each in step.job.agents}) == 1
+        if is_one and len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
             settings = agent.plan.settings
             word = settings["rdzv_endpoint"].word or settings["master_addr"].word
             is_set = task.line.environ.variables.get("MASTER_ADDR") == agent.plan.host

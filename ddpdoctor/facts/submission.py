@@ -8,6 +8,7 @@ from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.shell_text import ShellText, TextSpan
 
 __all__ = [
     "ClusterService",
@@ -23,6 +24,8 @@ __all__ = [
     "Task",
     "WordList",
 ]
+
+_NOWHERE = TextSpan(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Task:
     each job of an array, by their index. `of_process` are those that were made of
     something that differs per process, such as SLURM_PROCID. `trainer` are devices and num_nodes that LightningCLI gets from
     its words or their configuration file. `set_at` is where the file sets variables of its environment.
+    something that differs per process, such as SLURM_PROCID. `set_at` is where the file sets variables of its environment.
+    `span` is where a shell file starts it, `fixed_port` the port that it uses in every run of the file.
     """
 
     line: LaunchLine
@@ -75,6 +80,8 @@ class Task:
     script: StartedScript | None = None
     trainer: dict[str, int] = field(default_factory=dict)
     set_at: dict[str, Mark] = field(default_factory=dict)
+    span: TextSpan = _NOWHERE
+    fixed_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +220,7 @@ class Submission:
 
     `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
     their names, "" for a pod without one. `word_lists` are those of a Dockerfile. `is_submitting`: its shell submits the jobs.
+    `shell` is the text of a shell or batch file, None for other files.
     """
 
     file: str
@@ -228,3 +236,14 @@ class Submission:
     ray_submits: tuple[RaySubmit, ...] = ()
     domains: dict[str, str] = field(default_factory=dict)
     is_submitting: bool = False
+    shell: ShellText | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of a shell or batch file; "" for other files."""
+        return "" if self.shell is None else self.shell.text
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All that it starts, in the order of the file."""
+        return tuple(task for step in self.steps for task in step.tasks)

@@ -12,12 +12,12 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.launch.evaluator.cluster import Allocation
-from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.jobs import jobs_of_run
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_job_file
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.evaluator.task_files import dockerfile_task, yaml_task
+from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.shell.words import simple_commands
 

@@ -16,7 +16,6 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
-from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
@@ -24,6 +23,7 @@ from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
+from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
@@ -97,7 +97,7 @@ class Place:
     hostname: str | None = None
     """What `hostname` prints there where that is not the name of the host; then no address is compared with the name."""
     unset: frozenset[str] = frozenset()
-    """Variables that certainly nobody outside has set."""
+    """Variables that are certainly not set outside."""
     starter: Starter | None = None
     """The innermost program that put it on its host."""
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
@@ -418,7 +418,7 @@ class _Runner:
             )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
-        """The words behind those of a wrapper."""
+        """The words after those of a wrapper."""
         last = layer.own[-1] if layer.own else layer.program
         at = next((i for i, word in enumerate(words) if word is last or word == last), -1)
         return tuple(argv[at + 1 :]) if at >= 0 else ()
@@ -511,7 +511,7 @@ class _Runner:
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
     def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
-        """Where the characters of a text stand: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
+        """Where the characters of a text are: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
         whole = text.origins[0] if text.origins and text.text else None
         if whole is None or whole.file != self._file:
             return None
@@ -1025,7 +1025,7 @@ _NAMES_HOSTS = {"pdsh": "w", "clush": "w", "blaunch": "z", "pbsdsh": "h"}
 
 
 def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int]]:
-    """The value of the option that names hosts, and the indices of the words that are no option."""
+    """The value of the option that names hosts, and the indices of the words that are not options."""
     named = None
     at = 1
     while at < len(texts) and texts[at].startswith("-") and len(texts[at]) > 1:
@@ -1059,7 +1059,7 @@ def _is_printed(program: str) -> bool:
 
 
 def _words(argv: Sequence[Value]) -> tuple[Word, ...]:
-    """The values as words of a line in which blanks separate them."""
+    """The values as words of a line in which spaces separate them."""
     found = []
     at = 0
     for value in argv:

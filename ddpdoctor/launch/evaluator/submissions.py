@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.shell_text import ShellText
 from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.ray_clusters import ray_starts, ray_submits
+from ddpdoctor.launch.evaluator.shell_text import fixed_port, span_of
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin
 
 __all__ = ["submission_of"]
@@ -30,11 +32,13 @@ def submission_of(
     jobs: Sequence[ImaginedJob],
     lines: Iterable[LaunchLine] = (),
     services: tuple[ClusterService, ...] = (),
+    shell: ShellText | None = None,
 ) -> Submission:
     """A job file with everything that it starts.
 
     Args:
-        lines: the launch lines of its text, which know the training scripts beside it.
+        lines: the launch lines of its text, which know the training scripts next to it.
+        shell: its text, if it is a shell file.
     """
     places = _Places(file, text)
     known = [line for line in lines if line.script is not None and line.script.exists]
@@ -57,6 +61,7 @@ def submission_of(
         ray_starts=ray_starts(run.programs, places.mark),
         ray_submits=ray_submits(run.programs, places.mark),
         is_submitting=run.submits,
+        shell=shell,
     )
 
 
@@ -105,6 +110,8 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
         trainer=dict(member.trainer),
         script=None if script is None else scripts.get(script.text),
         set_at={name: places.mark(v.origins[0]) for name in _SHOWN if (v := member.environ.get(name)) and v.origins},
+        span=span_of(member.origin),
+        fixed_port=fixed_port(member, line.plan),
     )
 
 
@@ -132,7 +139,7 @@ def _grant(allocation: Allocation, places: _Places) -> Grant:
 
 
 def _is_awaited(text: str, run: ImaginedRun) -> bool:
-    """Whether the script goes on after the last statement that it starts in the background."""
+    """Whether the script continues after the last statement that it starts in the background."""
     last = run.launched[-1] if run.launched else None
     if last is None or not last.is_background or last.origin.end <= 0 or run.submits:
         return True

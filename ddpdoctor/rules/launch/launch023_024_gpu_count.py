@@ -41,7 +41,7 @@ ONE_VALUE = ("torchrun", "deepspeed", "accelerate")
 def nproc_exceeds_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """More processes per node than visible GPUs.
+    """The launch line starts more processes per node than there are visible GPUs.
 
     ## Why it matters
     torchrun does not count GPUs. Only the high local ranks fail with `CUDA error: invalid device ordinal`, or two
@@ -81,7 +81,7 @@ def nproc_exceeds_visible_gpus(
 def nproc_below_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """Fewer processes per node than visible GPUs.
+    """The launch line starts fewer processes per node than there are visible GPUs.
 
     ## Why it matters
     Without --nproc-per-node torchrun starts one process per node. The job runs, and the other GPUs are idle.

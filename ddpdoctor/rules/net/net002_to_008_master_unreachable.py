@@ -156,7 +156,7 @@ def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) ->
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
 )
 def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """The master's address does not answer at all.
+    """The master's address does not respond at all.
 
     ## Why it matters
     torch prints its first line after more than two minutes: `The server socket on [ADDR]:PORT has timed out, will retry.` The
@@ -287,7 +287,8 @@ def master_port_dropped(
     `The server socket on [ADDR]:PORT has timed out, will retry.`
 
     ## Fix
-    Open the master port between the nodes of the job, in the firewall of the master's node or in the security group.
+    Open the master port between the nodes of the job, in the firewall of the master's node, the security group, or the
+    NetworkPolicy of the pods.
 
     ## Example
     In the log of node 1:
@@ -321,7 +322,8 @@ def master_port_rejected(
     torch prints `errno: 113 - No route to host` although the route is fine, and retries until the timeout.
 
     ## Fix
-    Open the master port between the nodes of the job, in the firewall of the master's node.
+    Open the master port between the nodes of the job, in the firewall of the master's node or the NetworkPolicy of the
+    pods.
 
     ## Example
     In the log of node 1:

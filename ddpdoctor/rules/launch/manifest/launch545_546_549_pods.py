@@ -15,11 +15,12 @@ __all__: list[str] = []
 
 @cause("LAUNCH545", "service-misses-master", Severity.ERROR)
 def service_misses_master(submission: Submission) -> Iterator[Finding]:
-    """The Service in the master address does not lead to the pod of rank 0.
+    """The Service in the master address does not route to the pod of rank 0.
 
     ## Why it matters
-    With a selector that fits no pod the name does not resolve; a Service with an address of its own passes on only the ports
-    that it lists. With a Service over all pods some connections go to pods that do not listen: `Connection refused`, or a wait.
+    With a selector that fits no pod the name does not resolve; a Service with a cluster IP forwards only the ports
+    that it lists. With a Service over all pods, some connections go to pods that do not listen: `Connection refused`,
+    or a wait.
 
     ## Fix
     Use the name of the pod with rank 0: `trainer-0.SERVICE`.

@@ -8,7 +8,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word
-from ddpdoctor.facts.nodes import Form, Nodes
+from ddpdoctor.facts.nodes import Form, Nodes, Stranger
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
@@ -46,8 +46,15 @@ def _strangers(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
             fix=f"Give {first.script or 'this job'} its own port.",
             about=other.title,
             where=Where(host=first.host, node_rank=first.node_rank, peer=other.host),
-            severity=Severity.WARNING if nodes.is_main else None,
+            severity=_severity(nodes, other),
         )
+
+
+def _severity(nodes: Nodes, other: Stranger) -> Severity | None:
+    """A warning if this job has the port. Where nodes prove who they are, a claim alone is only worth a note."""
+    if not nodes.is_main:
+        return None
+    return Severity.NOTE if nodes.proves and not other.is_proven else Severity.WARNING
 
 
 def _too_many(nodes: Nodes) -> Iterator[Finding]:

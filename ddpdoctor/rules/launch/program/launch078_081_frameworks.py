@@ -57,7 +57,10 @@ def deepspeed_mpi_discovery(launch: Launch) -> Iterator[Finding]:
     "LAUNCH081",
     "lightning-world-mismatch",
     Severity.ERROR,
-    signatures=(r"in Lightning, but the product \(\d+ \* \d+\) does not match the world size",),
+    signatures=(
+        r"in Lightning, but the product \(\d+ \* \d+\) does not match the world size",
+        r"in Lightning, but the number of (?:tasks|GPUs) per node configured in SLURM",
+    ),
 )
 def lightning_world_mismatch(launch: Launch) -> Iterator[Finding]:
     """Lightning's Trainer and the launcher have different world sizes.

@@ -31,7 +31,7 @@ EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
     repairs=("escape", "node-rank", "wrap"),
 )
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
-    """The shell of the batch script expands the node rank, so it is 0 on every node.
+    """The batch script's shell expands the node rank, so it is 0 on every node.
 
     ## Why it matters
     `$SLURM_NODEID` is expanded before srun runs, where it is 0, so every node becomes node rank 0. On different hosts
@@ -117,7 +117,7 @@ def ranks_of_the_batch_step(submission: Submission) -> Iterator[Finding]:
     repairs=("wrap", "escape", "export-list"),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
-    """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
+    """The number or rank of nodes is empty, because its variable is not set here.
 
     ## Why it matters
     torchrun fails with `invalid literal for int() with base 10: ''`. SLURM_NNODES exists inside the allocation or the

@@ -111,3 +111,12 @@ def test_launch_lines_that_are_not_read_are_said(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("torchrun --standalone train.py\n" * 301)
     report = json.loads(inside("lint", "run.sh", "--format", "json", cwd=tmp_path).stdout)
     assert "run.sh: only the first 300 launch lines are read" in report["inputs"][0]["left_out"]
+
+
+def test_a_script_that_is_not_there_is_not_taken_for_one_of_the_cpu(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(TRAIN)
+    (tmp_path / "job.sge").write_text(
+        "#$ -pe smp 16\n#$ -l gpu=2\ntorchrun --standalone --nproc_per_node=$NSLOTS missing.py\n"
+    )
+    report = json.loads(inside("lint", "job.sge", "--format", "json", cwd=tmp_path).stdout)
+    assert [each["code"] for each in report["findings"]] == ["LAUNCH023", "LAUNCH003"]

@@ -300,6 +300,8 @@ class _Runner:
         if folder is not None:  # taken to be submitted from the folder of the file
             given |= {name: Value(folder) for name in _SUBMIT_FOLDERS & given.keys()}
         shell = self._shell(place, {**outside, **given}, folder)
+        if folder is not None and "PWD" not in environ:
+            shell.variables.assign("PWD", Value(folder))
         shell.name = Value(file)
         shell.invoked = self._found.invoked
         self._source, self._file = text, file

@@ -41,7 +41,8 @@ def submission_of(
         shell: its text, if it is a shell file.
     """
     places = _Places(file, text)
-    scripts = {text: line.script for line in lines if line.script is not None for text in _script_words(line)}
+    known = [line for line in lines if line.script is not None and line.script.exists]
+    scripts = {text: line.script for line in known if line.script is not None for text in _script_words(line)}
     sources: dict[Origin, int] = {}
     steps = []
     for job in jobs:

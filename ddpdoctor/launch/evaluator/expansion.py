@@ -12,13 +12,21 @@ from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.patterns import TooManyWords, braces, case_changed, removed, replaced
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, RANDOM, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import Variables
+from ddpdoctor.launch.evaluator.word_ends import (
+    closing_of,
+    colon,
+    end_of_ansi,
+    end_of_backquote,
+    end_of_string,
+    unquoted_slash,
+)
 from ddpdoctor.launch.shell.text import end_of_commands
 
 __all__ = ["Expander", "ShellView", "UnsetParameter"]
 
 LONGEST = 1 << 20
 """Characters that one word may become."""
-DEEPEST = 24
+DEEPEST = 60
 """Expansions within expansions."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -194,14 +202,14 @@ class Expander:
             elif sign == '"' or text.startswith('$"', at):
                 flush(at)
                 start = at + (2 if sign == "$" else 1)
-                end = _end_of_string(text, start)
+                end = end_of_string(text, start)
                 if end == start:
                     word.add(self._literal("", base + at, 2), is_quoted=True)
                 self._double(word, text[start:end], base + start)
                 at = end + 1
             elif text.startswith("$'", at):
                 flush(at)
-                end = _end_of_ansi(text, at + 2)
+                end = end_of_ansi(text, at + 2)
                 word.add(self._literal(_ansi(text[at + 2 : end]), base + at, end + 1 - at), is_quoted=True)
                 at = end + 1
             elif sign in "$`" and (end := self._expansion(word, text, at, base, is_quoted=False, before=flush)) > at:
@@ -250,7 +258,7 @@ class Expander:
     ) -> int:
         """Expand what begins at a dollar or a backquote; where it ends, `at` itself where nothing begins there."""
         if text[at] == "`":
-            end = _end_of_backquote(text, at + 1)
+            end = end_of_backquote(text, at + 1)
             inner = re.sub(r"\\([\\$`])", r"\1", text[at + 1 : end])
             before(at)
             value = self._shell.substitute(inner, self._origin(base + at, base + end + 1))
@@ -261,11 +269,11 @@ class Expander:
             opened = "$("
         if opened is None:
             return self._short(word, text, at, is_quoted=is_quoted, before=before)
-        end = _closing(text, at + len(opened), {"$((": "))", "$(": ")", "$[": "]", "${": "}"}[opened])
+        end = closing_of(text, at + len(opened), {"$((": "))", "$(": ")", "$[": "]", "${": "}"}[opened])
         if end < 0:
             if opened != "$((":
                 return at
-            opened, end = "$(", _closing(text, at + 2, ")")
+            opened, end = "$(", closing_of(text, at + 2, ")")
             if end < 0:
                 return at
         before(at)
@@ -463,7 +471,7 @@ class Expander:
         if operator[0] in "^,":
             return value.with_text(case_changed(value.text, operator)) if not operand else value.without_knowledge()
         if operator[0] == "/":
-            cut = _unquoted_slash(operand, int(operator == "//"))  # a pattern may begin with a slash
+            cut = unquoted_slash(operand, int(operator == "//"))  # a pattern may begin with a slash
             shape, by = self.pattern(operand[:cut], at), self.single(operand[cut + 1 :], at + cut + 1)
             if not (shape.is_known and by.is_known):
                 return text_value(UNKNOWN, value, shape, by)
@@ -477,7 +485,7 @@ class Expander:
             return value.without_knowledge()
 
     def _bounds(self, operand: str, at: int) -> tuple[Value, Value | None]:
-        cut = _colon(operand)
+        cut = colon(operand)
         offset = self.number(operand[:cut], at)
         length = self.number(operand[cut + 1 :], at + cut + 1) if cut < len(operand) else None
         return offset, length
@@ -585,84 +593,6 @@ def _is_home(text: str, at: int, *, is_assignment: bool) -> bool:
     return at == 0 or (is_assignment and text[at - 1] == ":")
 
 
-def _end_of_string(text: str, at: int, level: int = 0) -> int:
-    """The index of the double quote that ends a string."""
-    while at < len(text):
-        sign = text[at]
-        if sign == "\\":
-            at += 2
-        elif sign == '"':
-            return at
-        elif sign == "`":
-            at = _end_of_backquote(text, at + 1) + 1
-        elif sign == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}", level + 1)
-            at = end + 1 if end >= 0 else at + 2
-        else:
-            at += 1
-    return len(text)
-
-
-def _end_of_ansi(text: str, at: int) -> int:
-    while at < len(text) and text[at] != "'":
-        at += 2 if text[at] == "\\" else 1
-    return min(at, len(text))
-
-
-def _end_of_backquote(text: str, at: int) -> int:
-    while at < len(text) and text[at] != "`":
-        at += 2 if text[at] == "\\" else 1
-    return min(at, len(text))
-
-
-DEEPEST = 60
-"""Expansions within expansions."""
-
-
-def _closing(text: str, at: int, closing: str, level: int = 0) -> int:
-    """The index at which an expansion ends; -1 where it does not, or is nested too deeply."""
-    if level > DEEPEST:
-        return -1
-    depth = 0
-    opening = {")": "(", "))": "(", "}": "{", "]": "["}[closing]
-    while at < len(text):
-        sign = text[at]
-        if sign == "\\":
-            at += 2
-            continue
-        if sign == "'" and closing in (")",):
-            end = text.find("'", at + 1)
-            at = len(text) if end < 0 else end + 1
-            continue
-        if sign == "'" and closing == "}":
-            end = text.find("'", at + 1)
-            if end >= 0:
-                at = end + 1
-                continue
-        if sign == '"':
-            at = _end_of_string(text, at + 1, level + 1) + 1
-            continue
-        if sign == "`":
-            at = _end_of_backquote(text, at + 1) + 1
-            continue
-        if sign == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            end = _closing(text, at + 2, ")" if text[at + 1] == "(" else "}", level + 1)
-            if end < 0:
-                return -1
-            at = end + 1
-            continue
-        if depth == 0 and text.startswith(closing, at):
-            return at
-        if sign == opening and closing != "}":
-            depth += 1
-        elif sign == closing[0] and closing != "}":
-            depth -= 1
-            if depth < 0:
-                return -1
-        at += 1
-    return -1
-
-
 def _ansi(text: str) -> str:
     def one(found: re.Match[str]) -> str:
         code = found[1]
@@ -673,35 +603,3 @@ def _ansi(text: str) -> str:
         return _ANSI.get(code, code if code in "\\'\"?" else "\\" + code)
 
     return re.sub(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|.)", one, text, flags=re.DOTALL)
-
-
-def _unquoted_slash(text: str, start: int = 0) -> int:
-    """The index of the slash between a pattern and its replacement; the length where there is none."""
-    at = start if text.startswith("/") else 0
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-        elif text[at] in "'\"":
-            end = text.find(text[at], at + 1)
-            at = len(text) if end < 0 else end + 1
-        elif text.startswith("${", at) or text.startswith("$(", at):
-            end = _closing(text, at + 2, "}" if text[at + 1] == "{" else ")")
-            at = end + 1 if end >= 0 else at + 2
-        elif text[at] == "/":
-            return at
-        else:
-            at += 1
-    return len(text)
-
-
-def _colon(text: str) -> int:
-    """The index of the colon between offset and length, outside of parentheses and of `?:`."""
-    depth = questions = 0
-    for at, sign in enumerate(text):
-        depth += (sign in "({[") - (sign in ")}]")
-        questions += sign == "?"
-        if sign == ":" and depth == 0:
-            if questions == 0:
-                return at
-            questions -= 1
-    return len(text)

@@ -92,7 +92,7 @@ class TrackerFinder(importlib.abc.MetaPathFinder):
 def _is_only_asked() -> bool:
     """Whether importlib.util.find_spec asks for a module, and nothing imports it."""
     frame: Any = sys._getframe(1)
-    files = []
+    files: list[str] = []
     while frame is not None and len(files) < DEEPEST:
         files.append(frame.f_code.co_filename)
         frame = frame.f_back

@@ -34,8 +34,8 @@ _local = threading.local()
 _pending: list[int] = []
 """The numbers of DDP's gradient synchronizations that the running backward pass has begun."""
 _wrapped = devices.wrapped
-_models: list[tuple[list[str], Any]] = []
-"""The names of the parameters of each DDP model, in its order, and the place of its construction."""
+_failed: list[tuple[list[str], Any]] = []
+"""Of DDP models whose forward pass raised: the names of the parameters, in DDP's order, and the place of the construction."""
 _made: dict[int, Any] = {}
 """Where the first parameters were registered."""
 _schedules: list[tuple[Any, int, Any]] = []
@@ -82,7 +82,7 @@ def _watch_ddp() -> None:
                 f"parameters {{device(type='cpu')}}."
             )
         _wrapped.update({id(p): n for n, p in parameters})
-        _models.append(([n for n, _ in parameters], at))
+        made = ([n for n, _ in parameters], at)
         module.register_forward_pre_hook(_reached)
         shapes = [[n, list(p.shape), str(p.dtype)] for n, p in parameters]
         digest = zlib.crc32(repr([each[1:] for each in shapes]).encode())
@@ -94,6 +94,7 @@ def _watch_ddp() -> None:
         first = [f"{n}{shape}" for n, shape, _ in shapes[:MOST_PARAMETERS]]
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
         _local.loaded = None
+        self._ddpdoctor_made = made
         self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
     @functools.wraps(forward)
@@ -106,6 +107,9 @@ def _watch_ddp() -> None:
         group = self.process_group
         try:
             output = record("forward", group, run, at=at) if has_buffers else soft("forward", group, run, at)
+        except RuntimeError:
+            _failed.append(self._ddpdoctor_made)
+            raise
         finally:
             _local.inside = False
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
@@ -151,9 +155,9 @@ def _sums(parameters: list[Any]) -> list[float] | None:
 def unused_parameters(text: str) -> dict[str, Any]:
     """What is known about parameters of a DDP model that got no gradient, from the exception's text."""
     found = INDICES.search(text)
-    if not _models or "finished reduction in the prior iteration" not in text:
+    if not _failed or "finished reduction in the prior iteration" not in text:
         return {}
-    names, at = _models[-1]
+    names, at = _failed[-1]
     indices = [int(each) for each in found[1].split()] if found is not None else []
     missing = [names[index] for index in indices if index < len(names)]
     changed = [where for name, where in devices.frozen if name in missing or not missing]

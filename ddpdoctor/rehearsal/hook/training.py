@@ -29,6 +29,7 @@ MOST_BATCHES = 4
 MOST_PARAMETERS = 400
 MOST_ELEMENTS = 4_000_000
 COMPARED_STEPS = 3
+REGISTERED_STEPS = 200
 
 _local = threading.local()
 _pending: list[int] = []
@@ -36,6 +37,8 @@ _pending: list[int] = []
 _wrapped = devices.wrapped
 _failed: list[tuple[list[str], Any]] = []
 """Of DDP models whose forward pass raised: the names of the parameters, in DDP's order, and the place of the construction."""
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The DDP models."""
 _made: dict[int, Any] = {}
 """Where the first parameters were registered."""
 _schedules: list[tuple[Any, int, Any]] = []
@@ -95,6 +98,7 @@ def _watch_ddp() -> None:
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
         _local.loaded = None
         self._ddpdoctor_made = made
+        _alive.add(self)
         self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
     @functools.wraps(forward)
@@ -324,12 +328,25 @@ def _watch_optimizers() -> None:
             return
         number = known.setdefault(id(optimizer), len(known))
         _check_synchronized(optimizer)
+        if steps().optimizer_steps < REGISTERED_STEPS:
+            _check_registered({id(p) for p in parameters if p.grad is not None})
         if steps().optimizer_steps < COMPARED_STEPS and dist.is_available() and dist.is_initialized():
             _fingerprint(optimizer, number)
         steps().optimizer_done()
 
     if register is not None:
         register(stepped)
+
+
+def _check_registered(trained: set[int]) -> None:
+    """Report trained parameters of a DDP model that were not there, or were frozen, when it was constructed."""
+    for model in list(_alive):
+        names = [n for n, p in model.module.named_parameters() if id(p) in trained and id(p) not in _wrapped]
+        ignored = getattr(model, "parameters_to_ignore", None) or ()
+        names = [name for name in names if name not in ignored]
+        if names and getattr(model, "_ddpdoctor_told", None) is None:
+            model._ddpdoctor_told = True
+            channel().say("unregistered", names=names[:20], at=model._ddpdoctor_made[1])
 
 
 def _check_synchronized(optimizer: Any) -> None:

@@ -152,9 +152,7 @@ def _first_collective(function: ast.FunctionDef | ast.AsyncFunctionDef, file: st
                 return None
             continue
         for node in ast.walk(statement):
-            name = call_name(node) if isinstance(node, ast.Call) else None
-            if name in COLLECTIVES:
-                assert name is not None
+            if isinstance(node, ast.Call) and (name := call_name(node)) in COLLECTIVES and name is not None:
                 return CodePlace(file, node.lineno, function.name), name
     return None
 

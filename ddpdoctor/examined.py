@@ -64,7 +64,8 @@ class ExaminedInput:
 class ExaminedJob:
     """One job that the inputs show. `outcome` is "failed", "completed", "interrupted", "running" or "unknown".
 
-    `first` and `last` are the times of its first and last line as the log writes them; `exit_code` is the job's own.
+    `first` and `last` are the times of its first and last line as the log writes them; `exit_code` is the job's own. `open_end`
+    says what the log shows instead of a good end, and what to collect next; empty where the end is known or explained.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ExaminedJob:
     first: str | None = None
     last: str | None = None
     exit_code: int | None = None
+    open_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ change without changing the report (`CONTRACT: ddpdoctor.report/1`).
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
@@ -27,7 +28,19 @@ __all__ = [
     "Speaker",
     "Verdict",
     "Where",
+    "seconds_since",
+    "time_of",
 ]
+
+
+def time_of(started: float) -> str:
+    """The time of day of a moment of `time.monotonic()`, for `Report.started_at`, by the clock as it is set now."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (time.monotonic() - started)))
+
+
+def seconds_since(started: float) -> float:
+    """Seconds since a moment of `time.monotonic()`, for `Report.seconds`: the clock of the day may be set meanwhile."""
+    return round(time.monotonic() - started, 3)
 
 
 class Severity(str, Enum):
@@ -350,6 +363,8 @@ class Report:
     differences: tuple[RunDifference, ...] = ()
     compared_with: str = ""
     subject: str = ""
+    notes: tuple[str, ...] = ()
+    """What a reader may want to know about the examination itself; a screen shows it only if it is verbose."""
     is_interrupted: bool = False
     """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` list what was not."""
 
@@ -359,6 +374,11 @@ class Report:
         return tuple(each for each in self.inputs if each.is_named and not each.is_understood)
 
     @property
+    def open_ends(self) -> tuple[str, ...]:
+        """For each job of which nothing shows that it ended well or still works: its name and what the log shows."""
+        return tuple(f"how {each.name} ended: {each.open_end}" for each in self.jobs if each.open_end)
+
+    @property
     def worst(self) -> Severity | None:
         """The worst severity among the findings, None without any."""
         return max((f.worst for f in self.findings), key=lambda s: s.weight, default=None)
@@ -366,7 +386,7 @@ class Report:
     @property
     def is_incomplete(self) -> bool:
         """Something that exists did not answer, an input was not understood, or ddpdoctor itself failed."""
-        has_failed = bool(self.crashed or self.failures or self.not_understood)
+        has_failed = bool(self.crashed or self.failures or self.not_understood or self.open_ends)
         return has_failed or any(s.unanswered for s in self.skipped)
 
     @property
@@ -382,7 +402,8 @@ class Report:
         """0, 1, 3 or 130 as the contract says; `fail_on` None means that findings never fail the command."""
         if self.is_interrupted:
             return INTERRUPTED
-        if self.crashed or self.failures or (self.not_understood and self.worst is not Severity.ERROR):
+        is_open = bool(self.not_understood or self.open_ends) and self.worst is not Severity.ERROR
+        if self.crashed or self.failures or is_open:
             return 3
         if fail_on is None or self.worst is None:
             return 0

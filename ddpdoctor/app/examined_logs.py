@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ddpdoctor.app.open_ends import end_unknown
 from ddpdoctor.examined import ExaminedInput, ExaminedJob, Verdict
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.log import Exit, InputKind, JobOutcome, Log, LogLine
@@ -42,15 +43,17 @@ def examined_job(name: str, facts: Facts, report: Report) -> ExaminedJob:
     """One job as its log and dumps show it, with the verdict about it."""
     log, hang = facts.log or Log(), facts.hang
     first, last = _period(log)
+    is_open = end_unknown(log, report)
     return ExaminedJob(
         name,
         _outcome(log, report),
-        report.verdict,
+        Verdict.INCOMPLETE if is_open and report.verdict is Verdict.PASS else report.verdict,
         tuple(sorted(_ranks(log, hang))),
         _hosts(log),
         first,
         last,
         _exit_code(log),
+        is_open,
     )
 
 
@@ -146,7 +149,7 @@ def _attributed(examined: ExaminedInput, jobs: int) -> ExaminedInput:
     is_open = examined.is_understood and examined.job is None and examined.reason is None
     is_of_job = examined.kind not in (InputKind.FACTS.value, InputKind.REPORT.value)
     return (
-        replace(examined, reason=f"of none of the {jobs} jobs for sure")
+        replace(examined, reason=f"unknown which of the {jobs} jobs wrote it")
         if is_open and is_of_job and jobs > 1
         else examined
     )

@@ -7,11 +7,9 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_with
+from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
+from ddpdoctor.system.whole_file import write_whole
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -63,11 +64,15 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started."""
+    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started.
+
+    `started` is the time of day, which files have, and `begun` the same by `time.monotonic()`.
+    """
 
     code: int
     job: JobRun | None = None
     started: float = 0.0
+    begun: float = 0.0
 
     @property
     def has_failed(self) -> bool:
@@ -77,10 +82,14 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class FailureDiagnosis:
-    """The triage of a failed job, and where its output is; None if it printed nothing."""
+    """The triage of a failed job, and where its output is; None if it printed nothing.
+
+    `folder` has the output: its user calls `keep` when they have said where it is, and `remove`.
+    """
 
     report: Report
     output: Path | None
+    folder: TemporaryFolder
 
 
 def run_job(request: Request, options: RunOptions) -> JobEnd:
@@ -111,9 +120,9 @@ def _run(request: Request, launch: tuple[str, ...], options: RunOptions) -> JobE
     environ = {**os.environ, **variables}
     watch = _watcher(request, options)
     job = JobRun(argv, environ if watch is None else watch.environ(environ), when_quiet=_get_ready)
-    started = time.time()
+    started, begun = time.time(), time.monotonic()
     try:
-        return JobEnd(job.run(), job, started)
+        return JobEnd(job.run(), job, started, begun)
     except OSError as error:
         request.listener.error(f"{argv[0]}: {error.strerror}")
         return JobEnd(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
@@ -180,7 +189,15 @@ def _run_check(argv: list[str], limit: float) -> int:
     # A signal that arrives while the check is being started is handled when there is a process to end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=unblock)
+    parent = os.getpid()
+    prepare_to_die_with()
+
+    def in_child() -> None:
+        die_with(parent, signal.SIGTERM)
+        unblock()
+
+    with no_input() as nothing:
+        child = subprocess.Popen(argv, stdin=nothing, stdout=sys.stderr, preexec_fn=in_child)
     try:
         unblock()
         _get_ready()
@@ -219,31 +236,38 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
         OSError: a copy of the output cannot be written.
         CallTimeout: the folders with the job's files do not answer.
     """
+    begun = time.monotonic()
+    folder = TemporaryFolder("ddpdoctor_output_")
+    try:
+        report, output = _diagnosed(request, end, Path(folder.path), begun)
+    except BaseException:
+        folder.remove()
+        raise
+    return FailureDiagnosis(report, output, folder)
+
+
+def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> tuple[Report, Path | None]:
+    """The report, and the file in this folder that the job's output was written to; None if it printed nothing."""
     from ddpdoctor.app.triage import triaged
     from ddpdoctor.privacy.long_texts import without_secrets_of_lines
 
-    job, begun = end.job, time.time()
+    job = end.job
     assert job is not None
-    folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_output_"))
     output = folder / "output.log"
     limit = time.monotonic() + REDACTION_SECONDS
     kept = job.copy.content().decode("utf-8", "replace")
-    output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
-    output.chmod(0o600)
-    kernel = _kernel_log(folder, begun - end.started)
+    write_whole(output, without_secrets_of_lines(kept, lambda: time.monotonic() < limit), 0o600)
+    kernel = _kernel_log(folder, begun - end.begun)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
     found, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
     report = replace(found, jobs=tuple(_ended(each, end.code) for each in found.jobs))
-    if output.stat().st_size or kernel:
-        return FailureDiagnosis(report, output)
-    shutil.rmtree(folder)
-    return FailureDiagnosis(report, None)
+    return report, output if output.stat().st_size or kernel else None
 
 
 def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
     """The job with the exit code that `run` saw, which its output may not contain."""
-    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code)
+    return replace(job, outcome=job.outcome if job.outcome == "interrupted" else "failed", exit_code=code, open_end="")
 
 
 def _kernel_log(folder: Path, seconds: float) -> list[str]:
@@ -259,7 +283,7 @@ def _kernel_log(folder: Path, seconds: float) -> list[str]:
     if not lines:
         return []
     path = folder / "kernel.log"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_whole(path, "\n".join(lines) + "\n", 0o600)
     return [str(path)]
 
 

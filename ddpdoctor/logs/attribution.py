@@ -172,6 +172,8 @@ def _by_summary(tracebacks: tuple[Traceback, ...], exits: tuple[Exit, ...]) -> t
         ]
         chains = _chains(tracebacks, lost)
         heads = {(tracebacks[chain[0]].exception, tracebacks[chain[0]].message) for chain in chains}
+        if len(failed) > len(chains) and len(heads) == 1:  # the launcher says which worker failed first
+            failed = [e for e in failed if e.is_first] if len(chains) == 1 else failed
         if len(failed) <= len(chains) and len(heads) <= 1:
             for chain, ended in zip(chains, failed, strict=False):  # those that the launcher ended raised it as well
                 for index in chain:

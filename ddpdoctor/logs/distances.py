@@ -15,6 +15,7 @@ __all__ = [
     "FATAL_STACK_LINES",
     "FEW_PROGRESS_LINES",
     "FRAMES_ABOVE_LINES",
+    "GOOD_END_LINES",
     "HANDLER_HEAD_LINES",
     "HANDLER_JSON_LINES",
     "HANDLER_LINES",
@@ -71,11 +72,16 @@ TAIL_LINES = Distance(
     30, "lines", "kept of each source's end, whatever is in them: the longest rule looks at 10 of them"
 )
 
+GOOD_END_LINES = Distance(
+    12,
+    "lines",
+    "at the end of an output show whether its job ended well or works: launchers print a few after the last step",
+)
 LAST_WORDS_LINES = Distance(6, "lines", "at the end of an output may say that its process gives up")
 
-# Whether a process went on after an error
-FEW_PROGRESS_LINES = Distance(3, "progress lines", "of the process that printed an error show that it went on")
-PROGRESS_LINES = Distance(10, "progress lines", "show that a job went on where lines do not name their process")
+# Whether a process continued after an error
+FEW_PROGRESS_LINES = Distance(3, "progress lines", "of the process that printed an error show that it continued")
+PROGRESS_LINES = Distance(10, "progress lines", "show that a job continued where lines do not name their process")
 FAR_LINES = Distance(
     300, "lines", "after an error something else may have ended the job: longer than any dump of one failure"
 )
@@ -93,7 +99,7 @@ OWN_MESSAGE_LINES = Distance(
     10, "lines", "after its exception are its message's and what a handler adds, not another error's"
 )
 LONG_MESSAGE_LINES = Distance(
-    40, "lines", "after its exception a message may go on: NCCL's and Gloo's quote C++ frames"
+    40, "lines", "after its exception a message may continue: NCCL's and Gloo's quote C++ frames"
 )
 SUMMARY_ROW_LINES = Distance(
     9, "lines", "from `rank` to `traceback` in a row of torchrun's summary where nodes write at once"

@@ -6,7 +6,7 @@ import re
 
 from ddpdoctor.facts.log import FATAL, Traceback
 
-__all__ = ["is_consequence", "is_pointer", "is_wrapper"]
+__all__ = ["is_consequence", "is_of_launcher", "is_pointer", "is_wrapper"]
 
 
 _CONSEQUENCES = (
@@ -28,6 +28,11 @@ _OF_A_CHILD = re.compile(
 """What mp.spawn raises about a child, by a plain Exception in torch before 1.7, and what horovodrun does."""
 _WRAPPERS = ("ProcessRaisedException", "ProcessExitedException", "RayTaskError", "CheckpointException", "Empty")
 """What parents raise about a child, and `queue.Empty`, above which a DataLoader names its worker that is gone."""
+_LAUNCHER = re.compile(
+    r"/bin/(?:accelerate(?:-launch)?|torchrun|deepspeed)$|/torch/distributed/(?:run|launch)\.py$|/torch/distributed/elastic/(?!multiprocessing/errors/)"
+    r"|/accelerate/commands/|/deepspeed/launcher/|/runpy\.py$|^<frozen runpy>$"
+)
+"""The files of launchers, which start the workers."""
 _SPAWN = "torch/multiprocessing/spawn.py"
 _POINTS = re.compile(r"^Caught |[Ss]ee (the )?(stack trace for )?root cause")
 """Messages that only point to another exception."""
@@ -39,6 +44,13 @@ def is_consequence(each: Traceback) -> bool:
     if each.is_summary or each.is_exit_barrier or each.exception.rpartition(".")[2] in _CONSEQUENCES:
         return True
     return _OF_A_CHILD.match(each.message) is not None
+
+
+def is_of_launcher(each: Traceback) -> bool:
+    """Whether a traceback without an exception, or the launcher's own exception, is not of a worker."""
+    if each.exception:
+        return each.is_summary
+    return bool(each.frames) and all(_LAUNCHER.search(frame.file) for frame in each.frames)
 
 
 def is_pointer(each: Traceback) -> bool:

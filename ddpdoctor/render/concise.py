@@ -16,6 +16,7 @@ def write(report: Report, *, verbose: bool = False) -> str:
     lines += [f"{report.host or 'ddpdoctor'}: {each.code} rule crashed: {each.error}" for each in report.crashed]
     lines += [f"error: {failure}" for failure in report.failures]
     lines += [f"error: {each.path}: {each.reason}" for each in report.not_understood]
+    lines += [f"unknown: {text}" for text in report.open_ends]
     return "".join(_one_line(line) + "\n" for line in lines)
 
 

@@ -16,6 +16,7 @@ def write(report: Report) -> str:
     lines = [_annotation(COMMANDS[f.worst], _properties(f), _message(f)) for f in report.findings]
     lines += [_annotation("error", {"title": f"ddpdoctor: {c.code} crashed"}, c.error) for c in report.crashed]
     lines += [_annotation("error", {"title": "ddpdoctor could not"}, failure) for failure in report.failures]
+    lines += [_annotation("warning", {"title": "unknown"}, text) for text in report.open_ends]
     totals = (
         f"{report.verdict.value}: {len(report.findings)} findings, {len(report.passed)} rules passed, "
         f"{len(report.skipped)} checks skipped"

@@ -46,6 +46,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         ],
         "inputs": [_input(each) for each in report.inputs],
         "jobs": [_job(each) for each in report.jobs],
+        **({"notes": list(report.notes)} if report.notes else {}),
         **_comparison(report),
     }
 
@@ -85,6 +86,7 @@ def _job(job: ExaminedJob) -> dict[str, Any]:
         "first": job.first,
         "last": job.last,
         "exit": job.exit_code,
+        "open_end": job.open_end or None,
     }
 
 

@@ -26,6 +26,8 @@ def write(report: Report) -> str:
         ElementTree.SubElement(_case(suite, report, crash.code), "error", type="crashed", message=_legal(crash.error))
     for failure in report.failures:
         ElementTree.SubElement(_case(suite, report, "ddpdoctor"), "error", type="failed", message=_legal(failure))
+    for text in report.open_ends:
+        ElementTree.SubElement(_case(suite, report, "ddpdoctor"), "error", type="unknown", message=_legal(text))
     suite.attrib |= {
         "tests": str(len(suite)),
         "failures": str(len(suite.findall("*/failure"))),

@@ -17,6 +17,8 @@ __all__ = ["summary"]
 
 COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.INCOMPLETE: "magenta"}
 MOST_REASONS = 3
+MOST_OPEN_ENDS = 4
+"""Most jobs of which a screen says that their end is unknown."""
 
 NOUNS = {"shell": "shell file", "stacks": "stack dump", "facts": "facts file", "unknown": "other file"}
 """The nouns for counting kinds of input, if they differ from the kind's name."""
@@ -45,10 +47,18 @@ def summary(report: Report, *, is_verbose: bool) -> Iterator[Text]:
             unanswered.setdefault(skip.reason, []).append(skip.code)
     for reason, codes in unanswered.items():
         yield Text.assemble(("unknown: ", "magenta"), f"{printable(reason)} ({listed(codes)})")
+    for text in report.open_ends[:MOST_OPEN_ENDS]:
+        yield Text.assemble(("unknown: ", "magenta"), printable(text))
+    if len(report.open_ends) > MOST_OPEN_ENDS:
+        yield Text(
+            f"unknown: how {len(report.open_ends) - MOST_OPEN_ENDS} more jobs ended (--format json lists them)", "dim"
+        )
     if skipped := _skipped_inputs(report):
         yield Text(printable(skipped), style="dim")
     if is_verbose:
         yield Text(_rules(report), style="dim")
+        for note in report.notes:
+            yield Text(printable(note), style="dim")
     shown = [finding for finding in report.findings if not is_harmless(finding)]
     code = next((finding.code for finding in shown), "")
     words = [_counts(shown), _checked(report), seconds_text(report.seconds)]

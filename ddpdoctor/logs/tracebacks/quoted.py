@@ -16,7 +16,8 @@ MOST_QUOTED_BYTES = 32 << 10
 """A text of at most this size and of QUOTED_LINES is read as a report: in a longer one, programs wrote the lines."""
 
 _NAMED = re.compile(
-    r"(?<![A-Za-z0-9_.])(?P<name>(?:[A-Za-z_][A-Za-z0-9_]*\.)*[A-Z][A-Za-z0-9_]{1,60}(?:Error|Exception|Interrupt))"
+    r"(?<![A-Za-z0-9_.])(?P<name>(?:[A-Za-z_][A-Za-z0-9_]*\.)*(?:[A-Z][A-Za-z0-9_]{1,60}(?:Error|Exception|Interrupt)"
+    r"|gaierror|herror|Arrow[A-Z][a-z]{3,20}|BackendCompilerFailed|OutOfResources|HTTPStatusError|RayTaskError\(\w{3,60}\)))"
     r"(?:: ?(?P<message>[^\n]{1,2000})|\((?P<quote>['\"])(?P<said>[^\n]{1,1000}?)(?P=quote)\))"
 )
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "*": "*", "_": "_", "(": ")", "「": "」"}
@@ -28,7 +29,7 @@ _CODE = re.compile(
 )
 _HARMLESS = re.compile(
     r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|try(?:ing)? again|fall(?:ing|s)? ?back|continu(?:e|ing)|caught|handled"
-    r"|recovered|fix(?:ed|es)?|solved|resolved|no longer|warn(?:ing)?|info|debug)\b",
+    r"|recovered|fix(?:ed|es)|solved|resolved|no longer|warn(?:ing)?|info|debug)\b",
     re.IGNORECASE,
 )
 """Words around an exception that did not end a process, or does not any more."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
+PRIVILEGED = re.compile(r"(?:master[-_]port|MASTER_PORT)[= ]\"?[1-9]\d{0,2}\b")
+"""A port below 1000 in a launch command."""
 
 
 @cause("ENV012", "master-env-ignored", Severity.WARNING)
@@ -83,8 +85,8 @@ def master_port_privileged(environ: Environ, launch: Launch | None = None) -> It
     """The master port is below 1024, where only root can listen.
 
     ## Why it matters
-    Rank 0 fails with `The server socket has failed to listen … errno: 13 - Permission denied`, or connects to a
-    system service. Often the value is PORT of an unrelated service, such as 22, that a start script copied.
+    Rank 0 fails with `The server socket has failed to listen … errno: 13 - Permission denied`, and the other ranks may
+    connect to a system service. Often a start script copied the value from the PORT of another service, such as 22.
 
     ## Fix
     Set the master port to a free one between 20000 and 60000, and unset PORT if it came from there.
@@ -110,6 +112,21 @@ def master_port_privileged(environ: Environ, launch: Launch | None = None) -> It
             (Evidence(f"environ.variables.{name}", str(port), "1024 to 65535"),),
             fix_command=f"export {name}=29500",
         )
+
+
+@master_port_privileged.look
+def port_denied(log: Log) -> Iterator[Finding]:
+    """The message with its number; or a refused permission below a launch command with such a port."""
+    from ddpdoctor.rules.log.signatures import finding_of, signed
+
+    found = list(signed(master_port_privileged, log))
+    shown = dict.fromkeys((*log.heads, *log.lines, *log.tails))
+    commands = [line for line in shown if PRIVILEGED.search(line.text)]
+    denied = [line for line in shown if "RuntimeError: Permission denied" in line.text]
+    if not found and commands and denied:
+        title = "The master port is below 1024, where only root can listen"
+        found = [finding_of(log, [*denied[:1], *commands[:1]], title, blames_speaker=False)]
+    yield from found
 
 
 @cause(
@@ -237,7 +254,7 @@ def master_addr_loopback(
 
         # before
         export MASTER_ADDR=localhost
-        # after, on every node
+        # after, in the sbatch script: the same name on every node
         export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     """
     if launch is not None:

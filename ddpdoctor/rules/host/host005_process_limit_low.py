@@ -26,6 +26,9 @@ COMFORTABLE_A_GPU = 512
         "Failed to create new thread",
         "fork: retry: (No child processes|Resource temporarily unavailable)",
         r"what\(\): +(thread: )?Resource temporarily unavailable",
+        r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        r"OSError: \[Errno 11\] Resource temporarily unavailable",
+        r"error while creating worker thread #\d+ pthread_create returns 11\b",
     ),
 )
 def process_limit_low(

@@ -15,6 +15,7 @@ from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import LAST_WORDS_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.rendezvous_lines import client_counts, failed_connections, missing_keys
@@ -59,7 +60,12 @@ NO_ANSWER = (r"\bconnect\(\) timed out\.",)
 NO_ENDPOINT = (r"master_addr is only used for static rdzv_backend",)
 TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
 SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
-RENDEZVOUS = (r"RendezvousTimeoutError", r"worker_count=\d+, timeout", r"Error: (?:Socket|Wait) [Tt]imeout\W*$")
+RENDEZVOUS = (
+    r"RendezvousTimeoutError",
+    r"initializing process group in store based barrier on rank\W*$",
+    r"worker_count=\d+, timeout",
+    r"Error: (?:Socket|Wait) [Tt]imeout\W*$",
+)
 
 
 def _decide(log: Log) -> Iterator[Decision]:
@@ -293,6 +299,21 @@ def _still_waiting(view: RendezvousView) -> Iterator[Decision]:
             waiting = rendezvous_finding(view, [line], text, [], undetermined=candidates(view))
             yield Joining.RENDEZVOUS_INCOMPLETE, replace(waiting, severity=Severity.WARNING)
         return
+    yield from _some_members(view)
+
+
+def _some_members(view: RendezvousView) -> Iterator[Decision]:
+    """Lightning counts the members as they join, and the log ends before all have joined."""
+    counts = [(line, int(found["member"]), int(found["members"])) for line, found in context_lines(view.log, "member")]
+    if not counts or history_of(view.log).has_failed:
+        return
+    line, _, total = counts[-1]
+    joined = len({member for _, member, _ in counts})
+    is_end = view.log.sources[line.source].lines - line.number <= LAST_WORDS_LINES
+    if 1 < joined < total and is_end and not history_of(view.log).progress_after(line):
+        text = f"only {joined} of {total} members had joined when the log ended"
+        found = rendezvous_finding(view, [line], text, [], undetermined=candidates(view))
+        yield Joining.RENDEZVOUS_INCOMPLETE, replace(found, severity=Severity.WARNING)
 
 
 def _checked_in_twice(view: RendezvousView) -> Iterator[Decision]:

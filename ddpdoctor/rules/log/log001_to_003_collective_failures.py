@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.ras import Peer, Ras
 
 SIGNATURES = (
-    r"\bcaught collective operation timeout",
+    r"\bcaught collective operati(?:on timeout|o?n?$)",
     r"ran for \d+ milliseconds before timing out",
     r"To avoid data inconsistency, we are taking the entire process down",
     r"Timed out waiting \d+ms for (recv|send) operation to complete",
@@ -330,7 +330,7 @@ def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.ras_findings import ras_finding
 
     if not hang.ras:
-        not_here("NCCL's RAS was not asked")
+        not_here("NCCL's RAS was not queried")
     for each in hang.ras:
         slower, ahead = _slower(each), _ahead(each)
         if slower:

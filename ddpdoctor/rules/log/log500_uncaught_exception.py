@@ -10,7 +10,7 @@ from enum import Enum
 from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES, QUOTED_LINES
-from ddpdoctor.logs.exception_kinds import is_consequence, is_pointer, is_wrapper
+from ddpdoctor.logs.exception_kinds import is_consequence, is_of_launcher, is_pointer, is_wrapper
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.interruption import INTERRUPT
 from ddpdoctor.logs.matching import matching_lines
@@ -306,7 +306,7 @@ def _cut(log: Log) -> Iterator[Finding]:
         not is_consequence(t) or t.exception == INTERRUPT for t in log.tracebacks
     ):
         return
-    cut = [traceback for traceback in log.unfinished if not history_of(log).survived(traceback)]
+    cut = [each for each in log.unfinished if not (history_of(log).survived(each) or is_of_launcher(each))]
     for each in cut[:1]:
         alike = [t for t in cut if t.place == each.place]
         named = _named_above(log, each)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from ddpdoctor.facts.log import FATAL, Exit, Log, LogLine, Traceback, TracebackFrame
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
-from ddpdoctor.logs.distances import MESSAGE_LINES
-from ddpdoctor.logs.exception_kinds import is_consequence
+from ddpdoctor.logs.distances import EXCERPT_LINES, MESSAGE_LINES
+from ddpdoctor.logs.exception_kinds import is_consequence, is_of_launcher
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.launcher_exits import SIGNALS
 from ddpdoctor.logs.line_meaning import NCCL_RETURNED
@@ -51,7 +51,7 @@ NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS
 CRASHED = (
     r"Segmentation fault",
     r"Unexpected segmentation fault encountered in worker",
-    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,300} failed\.",
     r"Fatal Python error: ",
     r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
@@ -65,7 +65,7 @@ CRASHED = (
     r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
     r"KILLED BY SIGNAL: (4|6|7|8|11) ",
     r"THE EXIT STRING: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception) ",
-    r"\[\d+\] +\+? *\d+ +(?:segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)\b",
+    r"\[\d+\] +(?:\+ *)?\d+ +(?:segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)\b",
     r"Worker exit type: SYSTEM_ERROR",
     r"[Aa]ctor is dead because it was killed",
     r"[Ww]orker process has died",
@@ -73,7 +73,7 @@ CRASHED = (
 
 
 LAST_WORDS = (
-    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,300} failed\.",
     r"Fatal Python error: [a-z_]{3,60}: ",
     r": Assertion failure at \S{1,200}:\d+: ",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
@@ -141,7 +141,7 @@ def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
         title = "crashed without a traceback"
         yield _of_ray(log, of_ray) if of_ray else finding_of(log, lines, title, blames_speaker=True)
     last = history_of(log).last_failure
-    raised_ones = [t for t in (*log.tracebacks, *log.unfinished) if not t.is_summary]
+    raised_ones = [t for t in (*log.tracebacks, *log.unfinished) if not is_of_launcher(t)]
     is_unexplained = not (
         lines or ended_workers or history_of(log).failed_exits or raised_ones or log.xids or _has_reason(log)
     )
@@ -151,6 +151,16 @@ def worker_ended_without_traceback(log: Log) -> Iterator[Finding]:
         is_closed = CLOSED.search(last.text) is not None
         title = OTHERS_ENDED if is_closed else "the job failed without a reason in the log"
         yield replace(finding_of(log, [last], title, blames_speaker=is_closed), fix=what_next(log, last.text))
+    elif last is None and is_unexplained and not failing:
+        yield from _of_launcher(log)
+
+
+def _of_launcher(log: Log) -> Iterator[Finding]:
+    """Only the launcher's own exception is in the text: a worker failed, and its output is not there."""
+    for each in (t for t in log.tracebacks[:1] if t.is_summary and not t.is_exit_barrier):
+        line = LogLine(each.source, each.number, f"{each.exception}: {each.message}", each.who)
+        found = finding_of(log, [line], "a worker failed; its own output is not in the log", blames_speaker=False)
+        yield replace(found, fix=what_next(log, line.text, each))
 
 
 def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
@@ -204,6 +214,8 @@ def crashed(log: Log) -> Iterator[Finding]:
     for each in exits:
         if each.code == 1 and (is_unclaimed or is_of_kernel):
             continue
+        if each.code == 1 and not each.is_first and ranks and log.sources[each.source].lines <= EXCERPT_LINES:
+            continue  # what it printed may have been left out
         if each.code in (1, -SIGNALS["SIGABRT"]) and each.who.rank in peers_lost:
             continue
         if each.code == 1 and each.who.rank is None and any(each.who.may_be(line.who) for line in closed):

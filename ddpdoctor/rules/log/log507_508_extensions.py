@@ -52,19 +52,23 @@ _PROVIDERS = (
         r"\bundefined symbol: _Z\w{6,}",
         r"\blib(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink)[\w-]{0,20}\.so[\w.]{0,20}: "
         r"cannot open shared object file",
+        r"version `(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+' not found",
+        r"\blib(?:cupti|nccl|mpi|nvToolsExt|tbb|openblas)[\w-]{0,20}\.so[\w.]{0,20}: cannot open shared object file",
+        r"CUDA Setup failed despite (?:GPU being available|CUDA being available)",
     ),
 )
 def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
     """A compiled extension was built for another torch or CUDA version.
 
     ## Why it matters
-    `ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105Error…`: the extension calls
-    a function that the installed torch does not have under that name. Every rank fails at the import. `libcudart.so.11.0:
-    cannot open shared object file` says the same: the extension, or torch itself, wants another CUDA than is installed.
+    Every rank fails at the import, because the extension calls a function that the installed torch does not have under
+    that name: `ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105Error…`.
+    `libcudart.so.11.0: cannot open shared object file` means that the extension, or torch itself, needs another CUDA
+    version than the installed one.
 
     ## Fix
-    Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir --force-reinstall
-    --no-deps NAME`, or the wheel whose name holds this torch, CUDA, Python and cxx11 ABI.
+    Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir
+    --force-reinstall --no-deps NAME`, or install the wheel whose name contains this torch, CUDA, Python and cxx11 ABI.
 
     For `libcu…` and `libnv…` libraries, unset LD_LIBRARY_PATH, which makes another CUDA override the one that torch installed.
 
@@ -105,7 +109,19 @@ def _with_package(found: Finding, module: str) -> Finding:
     "extension-build-failed",
     Severity.ERROR,
     stage=CausalStage.IMPORT,
-    signatures=(r"Error building extension '", r"Error compiling objects for extension", r"Command '\['ninja', "),
+    signatures=(
+        r"Error building extension '",
+        r"Error compiling objects for extension",
+        r"Command '\['ninja', ",
+        r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile",
+        r"does not match the version torch was compiled with [\d.]+, unable to compile",
+        r"CUDA_HOME (?:environment variable is not set|does not exist)",
+        r"Ninja is required to load C\+\+ extensions",
+        r"#error -- unsupported GNU version!",
+        r"nvcc fatal {1,3}: Unsupported gpu architecture ",
+        r"object has no attribute 'ds_opt_",
+        r"fatal error: (?:cuda_runtime|cuda|cublas_v2|cudnn|nccl|mpi|Python)\.h: No such file",
+    ),
 )
 def extension_build_failed(log: Log) -> Iterator[Finding]:
     """A C++ or CUDA extension could not be compiled when the job started.

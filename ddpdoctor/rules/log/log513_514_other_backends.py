@@ -31,6 +31,7 @@ _WANTED = re.compile(r"\bset (?P<setting>CCL_\w{3,40}=\w{1,40}) explicitly")
         r"\bcall acl api failed|ACL stream synchronize failed|NPU function error: ",
         r"\bE[A-Z]9999: Inner Error",
         r"execution of the Notify register times out",
+        r"synStatus=\d+ \[",
     ),
 )
 def ascend_runtime_error(log: Log) -> Iterator[Finding]:
@@ -106,7 +107,7 @@ def _with_setting(found: Finding, setting: str) -> Finding:
     """With the setting that the message itself asks for."""
     return replace(
         found,
-        why=f"The message asks for {setting}: without MPI's launcher oneCCL cannot tell which GPUs share a node.",
+        why=f"The message asks for {setting}: without MPI's launcher oneCCL does not know which GPUs share a node.",
         fix="Set what the message asks for, in the shell that starts the ranks, on every node",
         fix_command=f"export {setting}",
     )

@@ -65,6 +65,8 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
         r"divisible by (?:the )?world[_ ]size\b",
         r"AssertionError: \d+ is not divisible by \d+",
         r"Mesh should not be bigger than default world size|mesh dimensions? [^\n]{0,60}world size",
+        r"\b[Aa]ttention head count \d+ is not divisible by ",
+        r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size",
     ),
 )
 def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
@@ -102,14 +104,16 @@ def parallel_sizes_do_not_fit(log: Log) -> Iterator[Finding]:
         r"Missing key\(s\) in state_dict: ",
         r"checkpoint contains only the model",
         r"Missing key in checkpoint state_dict: ",
+        r"loaded state dict (?:contains a parameter group that doesn't match|has a different number of parameter groups)",
     ),
 )
 def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
     """The checkpoint does not fit the model: its keys or shapes differ.
 
     ## Why it matters
-    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`: the model
-    was built with other settings than the saved one, or the keys have a prefix (`module.`, `_orig_mod.`, `model.`).
+    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`:
+    the model was built with different settings than the saved one, or the keys have a prefix (`module.`, `_orig_mod.`,
+    `model.`).
 
     ## Fix
     Compare the first missing key with the first unexpected one. If only a prefix differs, remove it before load_state_dict;

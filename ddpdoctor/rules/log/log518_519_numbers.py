@@ -22,6 +22,9 @@ __all__: list[str] = []
     signatures=(
         r"FloatingPointError: [^\n]{0,60}\b(?:NaN|nan|infinite)\b",
         r"Function '\w+' returned nan values in its",
+        r"found NaN in local (?:forward loss|grad norm)",
+        r"probability tensor contains either `inf`, `nan` or element < 0",
+        r"cannot convert float NaN to integer",
     ),
 )
 def loss_is_nan(log: Log) -> Iterator[Finding]:

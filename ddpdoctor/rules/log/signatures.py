@@ -33,6 +33,8 @@ __all__ = [
 _LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
 """What c10d's and torch's loggers put before a message."""
 
+_INFORMS = re.compile(r"\[I\d*[ \d:.]* ?[\w.]+:\d+\]")
+"""How c10d begins a line that is information only."""
 _WARNS = re.compile(r"\[W\d*[ \d:.]* ?[\w.]+:\d+\]")
 _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
 """The messages of libraries that download something."""
@@ -133,6 +135,8 @@ def _look(rule: Rule, log: Log) -> Iterator[Finding]:
         if is_mild and all(_WARNS.match(line.text) for line in lines) and not _shows_end(log, lines[-1]):
             # torch tried something else, and no line shows that this failed
             found = replace(found, severity=Severity.WARNING)
+        if all(_INFORMS.match(line.text) for line in lines) and not history_of(log).has_failed:
+            found = replace(found, severity=Severity.NOTE, role=Role.NOISE)
         yield found
 
 

@@ -8,12 +8,18 @@ from ddpdoctor.logs.traceback_of_line import traceback_of
 
 __all__: list[str] = []
 
-NOT_SET = (r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",)
+NOT_SET = (
+    r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
+    r"Missing required environment variables: \[?'?(?:RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR)",
+)
 CUT_NOT_SET = (r"_get_env_or_raise\([\"'](RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)[\"']\)|raise _env_error\(",)
 """The same in the frames of a traceback that is cut off before its exception."""
 NO_KEY = (r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",)
 NO_LOCAL_RANK = (r"KeyError: 'LOCAL_RANK'",)
-NO_GROUP = (r"Default process group (?:has not been|is not) initialized",)
+NO_GROUP = (
+    r"Default process group (?:has not been|is not) initialized",
+    r"(?:model|tensor model|pipeline[_ ]model|data|expert|context)[_ ]parallel group is not initialized",
+)
 
 
 def worlds_finding(log: Log, text: str, lines: list[LogLine], first: LogLine) -> Finding:

@@ -111,7 +111,10 @@ def _second(module: Module, at: ast.Call, first: Event) -> Finding:
     "process-group-not-initialized",
     Severity.ERROR,
     stage=CausalStage.DEATH,
-    signatures=(r"Default process group (?:has not been|is not) initialized",),
+    signatures=(
+        r"Default process group (?:has not been|is not) initialized",
+        r"(?:model|tensor model|pipeline[_ ]model|data|expert|context)[_ ]parallel group is not initialized",
+    ),
 )
 def process_group_not_initialized(script: Script) -> Iterator[Finding]:
     """A distributed call runs before init_process_group.
@@ -348,7 +351,7 @@ def second_init(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.SECOND_INIT,
         lambda o, who: f"init_process_group is called a second time ({who})",
-        label="the default group exists already",
+        label="the default group already exists",
         expected="one call",
     )
 

@@ -27,7 +27,10 @@ _CONTEXTS = ("cuda.init", "cuda.set_device", "cuda.synchronize", "cuda.mem_get_i
     "SCRIPT068",
     "cuda-after-fork",
     Severity.ERROR,
-    signatures=(r"Cannot re-initialize CUDA in forked subprocess",),
+    signatures=(
+        r"Cannot re-initialize CUDA in forked subprocess",
+        r"can't create new processes if CUDA is already initialized",
+    ),
 )
 def cuda_after_fork(script: Script) -> Iterator[Finding]:
     """CUDA is used in a forked process.
@@ -164,7 +167,7 @@ def distributed_after_fork(script: Script) -> Iterator[Finding]:
     ## Fix
     Start children before init_process_group, or with `mp.get_context("spawn")` and a group of their own.
 
-    `--diff` does not correct this: only the author knows with which ranks the child is to communicate.
+    `--diff` does not correct this: only the author knows which ranks the child should communicate with.
 
     ## Example
         # before

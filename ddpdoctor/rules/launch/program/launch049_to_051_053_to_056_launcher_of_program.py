@@ -206,6 +206,7 @@ def no_python_without_use_env(launch: Launch) -> Iterator[Finding]:
         r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
         r"KeyError: '(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'",
         r"_get_env_or_raise\([\"'](RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)[\"']\)|raise _env_error\(",
+        r"Missing required environment variables: \[?'?(?:RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR)",
     ),
 )
 def launched_without_launcher(launch: Launch) -> Iterator[Finding]:
@@ -347,7 +348,7 @@ LAUNCHERS = {
 }
 
 
-OTHERS = "; it also refuses {others}: a second command or an option of the launcher is written after the script"
+OTHERS = "; it also rejects {others}: a second command or an option of the launcher is written after the script"
 
 
 TWO = re.compile(r"--local[-_]rank\b")

@@ -26,7 +26,7 @@ NCCL_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
 
 _FAILED = re.compile(
     r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped"
-    r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
+    r"|srun: error|exit(ed with)?( exit)? code:? (?:-?[1-9]|0x[cC]0000\d)|[Kk]ernel appears to have died"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
     r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "

@@ -78,7 +78,8 @@ _OMITTED = re.compile(
     re.IGNORECASE,
 )
 _STEP = re.compile(
-    r"(?i)\b(?:loss|accuracy|throughput|lr|tokens/s|tok/s|samples/s)\b[^\n]{0,20}?\d|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
+    r"(?i)\b(?:step[_ ]time|loss|accuracy|throughput|lr|tok(?:en)?s?/s|samples/s)\b[^\n]{0,20}?\d"
+    r"|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
     r"|\b(?:epochs?|steps?|iter(?:ation)?s?|batch|rank)\b[ =:/#\[(]{0,3}\d+[^\n]{0,80}?\d"
 )
 _READ_CHARS = 300

@@ -116,6 +116,11 @@ class Aftermath:
         )
         return self._ended_well(ended) or is_back or (is_far and len(progress) >= PROGRESS_LINES)
 
+    def restart_worked(self, line: LogLine) -> bool:
+        """Whether the launcher restarted the workers at or after this line, and the job then went on."""
+        restarted_at = self._log.sources[line.source].restarted_at
+        return restarted_at is not None and line.number <= restarted_at and line.source in self._made_good
+
     def _ends_with_steps(self, progress: list[LogLine]) -> bool:
         """Whether training steps came after a restart, the last of them at the end of the log."""
         steps = [line for line in progress if is_work_of_job(line.text)]

@@ -237,7 +237,7 @@ def judge(ranks: int, pipe: Connection) -> None:
     started = time.perf_counter()
     probe = Probe(world_size=ranks, backend="nccl", ranks=tuple(unpack(json.loads(line) for line in log)))
     facts = Facts(schema=SCHEMA, collected_at="2026-11-21T00:00:00Z", hostname="node00000", probe=probe)
-    report = examine(facts, rules, command="probe", started=time.time())
+    report = examine(facts, rules, command="probe", started=time.monotonic())
     seconds = time.perf_counter() - started
     assert not report.findings, report.findings[0]
     assert len(shown_reports(probe.ranks)) < 1000

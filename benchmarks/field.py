@@ -131,7 +131,7 @@ def report_on(text: str) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "log.txt")
         path.write_text(text)
-        return triaged([str(path)], Request(), started=time.time())[0]
+        return triaged([str(path)], Request(), started=time.monotonic())[0]
 
 
 def names_the_cause(first: Finding, expected: dict[str, Any]) -> bool:

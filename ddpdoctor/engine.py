@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +9,8 @@ from ddpdoctor.causality.arrange import arrange, in_order
 from ddpdoctor.causality.graph import CausalGraph
 from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
-from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped
+from ddpdoctor.facts.unseen import guarded, unseen
+from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped, seconds_since, time_of
 from ddpdoctor.rules import Rule, area_of
 
 __all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]
@@ -46,7 +46,7 @@ def examine(
 
     Args:
         command: the ddpdoctor command, for the report.
-        started: `time.time()` when the command began.
+        started: `time.monotonic()` when the command began.
         failures: what ddpdoctor itself could not do.
         beside: other facts with their own rules (a launch line beside the machine), in the same report.
     """
@@ -58,8 +58,8 @@ def examine(
     return Report(
         command=command,
         host=facts.hostname,
-        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        seconds=round(time.time() - started, 3),
+        started_at=time_of(started),
+        seconds=seconds_since(started),
         findings=_arranged(outcome.findings, rules, facts),
         passed=tuple(outcome.passed),
         skipped=tuple(outcome.skipped),
@@ -77,6 +77,7 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
     outcome = Outcome()
     rules = tuple(rules)
     facts, broken_job = _with_job(facts, rules)
+    unseen_fields = _unseen_fields(facts)
     for each in sorted(rules, key=lambda each: each.is_last_resort):
         if each.is_last_resort and any(map(_explains, outcome.findings)):
             outcome.passed.append(each.code)
@@ -92,8 +93,11 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             outcome.skipped.append(Skipped(each.code, gap.reason, gap.why is Why.UNANSWERED))
             continue
         found: list[Finding] = []
+        seen: dict[str, str] = {}
         try:
             arguments = {name: _section(facts, name) for name in (*each.needs, *each.wants)}
+            if unseen_fields:
+                arguments = _guarded(arguments, unseen_fields, seen)
             found.extend(_yielded(each, arguments))
         except CannotLook as skip:
             outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
@@ -101,9 +105,36 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             outcome.crashed.append(Crashed(each.code, f"{type(error).__name__}: {error}"))
         else:
             outcome.findings.extend(found)
-            if not found:
+            if not found and seen:
+                outcome.skipped.append(Skipped(each.code, next(iter(seen.values())), unanswered=True))
+            elif not found:
                 outcome.passed.append(each.code)
     return outcome
+
+
+def _unseen_fields(facts: Facts) -> dict[str, dict[str, str]]:
+    """By section, the fields that no rule may take for facts, because the part of the system that shows them is missing."""
+    found = {}
+    for name in ("environ", "host", "net", "gpu", "topo", "versions"):
+        section = getattr(facts, name)
+        fields = {} if section is None else unseen(section, name)
+        found.update({name: fields} if fields else {})
+    return found
+
+
+def _guarded(
+    arguments: dict[str, object], fields: dict[str, dict[str, str]], seen: dict[str, str]
+) -> dict[str, object]:
+    """A rule's arguments, guarded: `seen` gets the fields that it reads and that nobody could examine."""
+    found = {
+        name: guarded(value, fields[name], seen) if name in fields and value is not None else value
+        for name, value in arguments.items()
+    }
+    if isinstance(whole := found.get("facts"), Facts):
+        found["facts"] = replace(
+            whole, **{name: guarded(getattr(whole, name), own, seen) for name, own in fields.items()}
+        )
+    return found
 
 
 def _yielded(each: Rule, arguments: dict[str, object]) -> list[Finding]:
@@ -223,7 +254,6 @@ _UNASKED = {
     "probe": "no ranks were probed",
     "launch": "no launch line was given",
     "job": "no launch line was given",
-    "job_file": "no shell or batch file was given",
     "submission": "no job file was given",
     "startup": "only check looks up what a launch line starts",
 }

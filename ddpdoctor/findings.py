@@ -6,6 +6,7 @@ change without changing the report (`CONTRACT: ddpdoctor.report/1`).
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
@@ -27,7 +28,19 @@ __all__ = [
     "Speaker",
     "Verdict",
     "Where",
+    "seconds_since",
+    "time_of",
 ]
+
+
+def time_of(started: float) -> str:
+    """The time of day of a moment of `time.monotonic()`, for `Report.started_at`, by the clock as it is set now."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - (time.monotonic() - started)))
+
+
+def seconds_since(started: float) -> float:
+    """Seconds since a moment of `time.monotonic()`, for `Report.seconds`: the clock of the day may be set meanwhile."""
+    return round(time.monotonic() - started, 3)
 
 
 class Severity(str, Enum):
@@ -350,6 +363,8 @@ class Report:
     differences: tuple[RunDifference, ...] = ()
     compared_with: str = ""
     subject: str = ""
+    notes: tuple[str, ...] = ()
+    """What a reader may want to know about the examination itself; a screen shows it only if it is verbose."""
     is_interrupted: bool = False
     """Ctrl-C ended the work early: the report is about what was judged until then, and `failures` list what was not."""
 

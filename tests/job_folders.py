@@ -75,7 +75,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 def judged(folder: Path, files: Mapping[str, str], job: str | None = None) -> Report:
     """The report about a folder with these files."""
     write(folder, files)
-    report, _ = triaged([str(folder)], Request(), started=time.time(), job=job)
+    report, _ = triaged([str(folder)], Request(), started=time.monotonic(), job=job)
     assert not report.crashed, report.crashed
     return report
 

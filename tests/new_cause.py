@@ -38,10 +38,29 @@ def {function}({parameter}) -> {result}:
     ## Fix
     FILL IN: a verb first, and a command that can be pasted.
 
+    ## Example
+{example}
     ## Source
     FILL IN: where a threshold or a claim about torch, NCCL or NVML comes from; or remove this heading.
     """
 {body}'''
+
+EXAMPLES = {
+    "script": """    # before
+    pass  # FILL IN: the wrong code
+
+    # after
+    pass  # FILL IN: the right code
+""",
+    "other": """        FILL IN: the message that the user sees
+
+        # before
+        FILL IN: the wrong command or setting
+
+        # after
+        FILL IN: the right one
+""",
+}
 
 SIGNATURES = 'signatures=(r"FILL IN: a regular expression over one line",)'
 
@@ -52,7 +71,7 @@ LOOKS = {
         """    is_wrong = False  # FILL IN: the condition, from the fields of {section}
     if is_wrong:
         yield Finding(
-            "FILL IN: what was seen: expected what",
+            "FILL IN: what is wrong, with the value that was seen",
             evidence=(Evidence("{word}.FILL IN", "what was seen", "what was expected"),),
         )
 """,
@@ -65,7 +84,8 @@ LOOKS = {
         word = agent.reading.script  # FILL IN: the word that is wrong, or None
         is_wrong = False  # FILL IN: the condition
         if word is not None and is_wrong:
-            yield point(launch, line, word, f"{{shown(word)}} FILL IN: what happens; expected what", "FILL IN")
+            text = f"{{shown(word)}} FILL IN: what happens"
+            yield point(launch, line, word, text, "FILL IN: what is right", label="FILL IN: up to six words")
 """,
     ),
     "script": (
@@ -77,7 +97,8 @@ LOOKS = {
             is_wrong = False  # FILL IN: the condition
             if is_wrong:
                 # FILL IN: edits=(replace(module, call, "…"),) corrects it, see ddpdoctor/rules/script/pointing.py
-                yield point(module, call, f"{{code(module, call)}} FILL IN: what happens; expected what", "FILL IN")
+                text = f"{{code(module, call)}} FILL IN: what happens"
+                yield point(module, call, text, "FILL IN: what is right", label="FILL IN: up to six words")
 """,
     ),
     "log": ("from ddpdoctor.findings import Severity\nfrom ddpdoctor.rules import cause\n", ""),
@@ -186,6 +207,7 @@ def _rule(code: str, name: str, view: str) -> str:
         parameter="" if view == "log" else f"{word}: {section}",
         result="None" if view == "log" else "Iterator[Finding]",
         body=body.format(**known),
+        example=EXAMPLES.get(view, EXAMPLES["other"]),
     )
 
 

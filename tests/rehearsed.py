@@ -9,7 +9,23 @@ from ddpdoctor.facts.rehearsal import ObservationKind, Rehearsal
 from ddpdoctor.sequences.comparison import Comparison
 from ddpdoctor.sequences.summary import Circumstances, summary
 
-__all__ = ["FILE", "RANDOM", "SHOWN", "Job", "at", "epochs", "loaded", "on_devices", "saved", "tensor", "trained"]
+__all__ = [
+    *(
+        "FILE",
+        "RANDOM",
+        "SHOWN",
+        "Job",
+        "at",
+        "drawing",
+        "epochs",
+        "loaded",
+        "on_devices",
+        "saved",
+        "scheduled",
+        "tensor",
+    ),
+    "trained",
+]
 
 FILE = "/job/train.py"
 
@@ -19,6 +35,7 @@ class Job:
 
     def __init__(self, ranks: int = 2, backend: str = "gloo", per_node: int | None = None) -> None:
         self.comparison = Comparison(ranks)
+        self.text = ""
         self._numbers = dict.fromkeys(range(ranks), 0)
         for rank in range(ranks):
             environ = {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
@@ -56,7 +73,7 @@ class Job:
         return self
 
     def facts(self, text: str = "") -> Rehearsal:
-        return summary(self.comparison, {FILE: text}, Circumstances(folder="/job"))
+        return summary(self.comparison, {FILE: text or self.text}, Circumstances(folder="/job"))
 
 
 def at(line: int, function: str = "main") -> list[list[Any]]:
@@ -250,6 +267,92 @@ def sent(waits: bool) -> Job:
     return job.say(0, "left", how="end", unwaited=[number])
 
 
+def unused(**fields: object) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "raised", type="RuntimeError", text="Expected to have finished", at=at(30), **fields)
+    return job
+
+
+def tracked(*ranks: int) -> Job:
+    job = Job(2)
+    for rank in ranks:
+        job.say(rank, "tracker", what="wandb.init", at=at(5))
+    return job
+
+
+def drawing(first: tuple[int, ...], second: tuple[int, ...], *, sharded: bool = True) -> Job:
+    job = Job(2)
+    sampler = "torch.utils.data.distributed.DistributedSampler" if sharded else RANDOM
+    for rank, digests in enumerate((first, second)):
+        job.say(rank, "seed", what="torch", seed=1, at=[*at(21, "seed_all"), *at(25)])
+        job.say(rank, "loader", loader=0, sampler=sampler, replicas=2, shard=rank, size=8, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
+        for digest in digests:
+            job.say(rank, "draw", what="randn", digest=digest, size=4, at=at(9))
+    return job
+
+
+def scheduled(total: int, made: int) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "left", how="end", schedules=[[total, made, at(14)]])
+    return job
+
+
+def spawned(count: int) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.comparison.tracks[rank].joining = None
+        job.say(rank, "spawning", count=2, at=at(16))
+    for key in range(10, 10 + count):
+        job.say(key, "joining", rank_given=0, world_given=2, at=at(3))
+    return job
+
+
+def made_and_written(*, after_barrier: bool) -> Job:
+    job = Job(2)
+    job.say(0, "file", what="os.mkdir", path="/job/out", at=at(8), call=0)
+    if after_barrier:
+        job.all("barrier")
+    return job.say(1, "save", path="/job/out/1.pt", at=at(12), call=1 if after_barrier else 0)
+
+
+def averaged(*, differs_at_first: bool) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.call(rank, "all_reduce", 15, **{"in": tensor(2)})
+        fields = {"optimizer": 0, "names": [None], "shapes": [[2]], "made": at(8), "at": at(16)}
+        value = 2.0 if rank else 1.0
+        first = value if differs_at_first else 1.0
+        job.say(rank, "initial", sums=[[first, first]], **fields)
+        job.say(rank, "params", sums=[[value, value]], wrapped=0, step=0, **fields)
+    return job
+
+
+DECIDES = """def main():
+    for epoch in range(5):
+        train()
+        value = evaluate()
+        if value < best:
+            best, waited = value, 0
+        else:
+            waited += 1
+        if waited > 3:
+            break
+"""
+
+
+def deciding(*values: float) -> Job:
+    job = Job(2)
+    for rank, value in enumerate(values):
+        variables = {"best": repr(value), "waited": "0", "rank": str(rank)}
+        job.say(rank, "locals", place=[FILE, 3], count=1, frames=[[FILE, "main", 1, variables]])
+        job.call(rank, "backward", 3)
+    job.text = DECIDES
+    return job
+
+
 RANDOM = "torch.utils.data.sampler.RandomSampler"
 SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
@@ -299,6 +402,32 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
         lambda: trained(2.0, wrapped=False, synchronizes=False, shapes=([2], [3])),
     ),
     Kind.UNEVEN_LOADERS: (lambda: batches(4, 5), lambda: batches(4, 4)),
+    Kind.UNUSED_PARAMETERS: (
+        lambda: unused(wrapped_at=at(21), names=["head.weight"], frozen_at=[]),
+        lambda: unused(wrapped_at=[], names=[]),
+    ),
+    Kind.FROZEN_AFTER_WRAP: (
+        lambda: unused(wrapped_at=at(21), names=["head.weight"], frozen_at=at(24)),
+        lambda: unused(wrapped_at=at(21), names=["head.weight"], frozen_at=[]),
+    ),
+    Kind.TRACKERS: (lambda: tracked(0, 1), lambda: tracked(0)),
+    Kind.SAME_DRAWS: (lambda: drawing((1, 2), (1, 2)), lambda: drawing((1, 2), (3, 4))),
+    Kind.LONG_SCHEDULE: (lambda: scheduled(60, 30), lambda: scheduled(30, 30)),
+    Kind.SPAWN_UNDER_LAUNCHER: (lambda: spawned(2), lambda: spawned(0)),
+    Kind.FOLDER_RACE: (
+        lambda: made_and_written(after_barrier=False),
+        lambda: made_and_written(after_barrier=True),
+    ),
+    Kind.REDUCED_LOSS: (lambda: seen("in_graph", what="all_reduce", backward=at(24)), lambda: Job(2)),
+    Kind.NEVER_BROADCAST: (lambda: averaged(differs_at_first=True), lambda: averaged(differs_at_first=False)),
+    Kind.LOCAL_DECISION: (lambda: deciding(0.5, 0.25), lambda: deciding(0.5, 0.5)),
+    Kind.DIVIDED_TWICE: (
+        lambda: seen("averaged_twice"),
+        lambda: Job(2).say(0, "loss_divided", divisor=4.0, at=at(9)),
+    ),
+    Kind.UNSCALED_EARLY: (lambda: seen("reduced_after_unscale", reduced=at(9)), lambda: Job(2)),
+    Kind.CLIPPED_SHARDS: (lambda: seen("clipped_shards"), lambda: Job(1).say(0, "clipped_shards", at=at(9))),
+    Kind.OUTSIDER: (lambda: seen("outsider", op="all_reduce"), lambda: Job(2)),
     Kind.JOINS_DIFFER: (lambda: joined(port="29501"), joined),
     Kind.RANK_OUTSIDE: (lambda: joined(rank_given=2), joined),
     Kind.SAME_RANK: (lambda: joined(rank_given=0), joined),

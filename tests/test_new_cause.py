@@ -69,3 +69,38 @@ def test_an_area_takes_the_next_free_number_from_500_up() -> None:
     (rule, _) = files_of("SCRIPT", "pattern-of-a-test")
     assert rule == "ddpdoctor/rules/script/script502_pattern_of_a_test.py"
     assert all_cases("machine")
+
+
+@pytest.mark.parametrize(
+    ("area", "examined"),
+    [
+        ("SCRIPT", "judged('import torch.distributed as dist\\ndist.barrier()\\n', rules)"),
+        ("LAUNCH", "judge(replace(FACTS, launch=collect_launch(Machine(), ['torchrun', 'train.py'], ())), rules)"),
+    ],
+)
+def test_the_look_of_a_new_cause_can_find_something(area: str, examined: str, tmp_path: Path) -> None:
+    (_, text), _ = files_of(area, "pattern-of-a-test").items()
+    looking = text.replace("is_wrong = False", "is_wrong = True").replace(
+        f"{FILL_IN}: such as dist.barrier", "dist.barrier"
+    )
+    (tmp_path / "new.py").write_text(looking)
+    (tmp_path / "try_it.py").write_text(
+        "from dataclasses import replace\n"
+        "import new\n"
+        "from script_cases import judged\n"
+        "from ddpdoctor.collectors.launch import collect_launch\n"
+        "from ddpdoctor.engine import judge\n"
+        "from ddpdoctor.facts.record import SCHEMA, Facts\n"
+        "from ddpdoctor.system.machine import Machine\n"
+        "FACTS = Facts(SCHEMA, '', '')\n"
+        "rules = [new.pattern_of_a_test.rule]\n"
+        f"print([finding.name for finding in {examined}.findings])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "try_it.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{tmp_path}"},
+    )
+    assert done.stdout.strip() == "['pattern-of-a-test']", done.stderr

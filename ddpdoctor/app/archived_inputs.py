@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +11,7 @@ from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.collectors.archives import is_archive, unpack
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.findings import Report
+from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["ArchivedInputs", "unpacked_inputs"]
 
@@ -45,7 +45,7 @@ def unpacked_inputs(paths: Iterable[str]) -> Iterator[ArchivedInputs]:
     if not archives:
         yield ArchivedInputs(given)
         return
-    with tempfile.TemporaryDirectory(prefix="ddpdoctor_") as root:
+    with temporary_folder() as root:
         found = ArchivedInputs()
         for index, path in enumerate(given):
             folder = os.path.join(root, str(index))

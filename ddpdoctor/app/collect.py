@@ -128,15 +128,19 @@ def _writes(environ: Environ, path: Path | None) -> bool:
     size, local = environ.local_world_size or 1, environ.local_rank
     if size < 2 or local is None:
         return True
-    started = time.time()
+    started = time.monotonic()
     peers = _peers(environ)
-    while len(peers) < size and time.time() - started < PEER_SECONDS and 0 not in peers:
+    while len(peers) < size and time.monotonic() - started < PEER_SECONDS and 0 not in peers:
         time.sleep(0.1)
         peers = _peers(environ)
     lowest = min(peers, default=local)
     if lowest >= local:
-        return not (local > 0 and path is not None and _is_newer(path, started - PEER_SECONDS))
-    while time.time() - started < LEADER_SECONDS and os.path.exists(f"/proc/{peers[lowest]}"):
+        return not (
+            local > 0
+            and path is not None
+            and _is_newer(path, time.time() - (time.monotonic() - started) - PEER_SECONDS)
+        )
+    while time.monotonic() - started < LEADER_SECONDS and os.path.exists(f"/proc/{peers[lowest]}"):
         time.sleep(0.1)
     return False
 

@@ -19,7 +19,7 @@ from ddpdoctor.engine import examine
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
-from ddpdoctor.findings import Skipped
+from ddpdoctor.findings import Skipped, time_of
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import this_machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
@@ -57,7 +57,7 @@ def examine_running_job(request: Request, options: HangOptions) -> tuple[Report,
     Raises:
         UsageError: no process has one of the PIDs.
     """
-    started = time.time()
+    started = time.monotonic()
     rules = hang_rules(rules_for(request, AREAS))
     if request.facts is not None:
         facts, failures = facts_for(request, ("hang",))
@@ -104,7 +104,7 @@ def _look(request: Request, options: HangOptions, started: float) -> tuple[Facts
         hang, failures = _ranks(machine, options)
     facts = Facts(
         schema=SCHEMA,
-        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        collected_at=time_of(started),
         hostname=socket.gethostname().partition(".")[0],
         hang=hang,
     )

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.collectors.launch_files import LaunchFiles
 from ddpdoctor.engine import Outcome, judge
-from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
@@ -23,14 +21,7 @@ __all__ = [
     "has_one_launcher_per_host",
     "has_rank_variables",
     "imagined_outcomes",
-    "whole_file_outcomes",
 ]
-
-
-def whole_file_outcomes(files: LaunchFiles, facts: Facts, rules: Iterable[Rule]) -> list[Outcome]:
-    """What the rules find in shell files as a whole."""
-    about = replace(facts, launch=Launch(), job=None, environ=Environ())
-    return [judge(replace(about, job_file=job_file), rules) for job_file in files.job_files.values()]
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,6 @@ def imagined_outcomes(
     """
     rules, comparing = judging.of_lines, judging.comparing
     explains = {rule.code: rule.explains for rule in judging.of_files}
-    rules = tuple(each for each in rules if "job_file" not in each.needs)
     codes = {(finding.code, finding.where.file) for finding in known}
     codes |= {(effect, file) for code, file in codes for effect in explains.get(code, ())}
     yield from _of_files(files, facts, judging, explains, codes)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from ddpdoctor.app.autocorrect import Autocorrect
 from ddpdoctor.app.patch import applied
-from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, apply, merged, quote
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, processes_of_job
 from ddpdoctor.launch.evaluator.repairs import HEAD, Repair, repairs
@@ -33,7 +33,7 @@ MOST_TRIES = 24
 class JudgedFile:
     """A job file with this text: what executing it showed, and what the rules found in it."""
 
-    job_file: JobFile
+    submission: Submission
     lines: tuple[LaunchLine, ...]
     jobs: tuple[ImaginedJob, ...]
     findings: tuple[Finding, ...]
@@ -61,9 +61,9 @@ def corrected(
     best = _best(before, evaluate, autocorrect)
     if best is before or not best.is_sound:
         return before.findings
-    edits = tuple(_difference(before.job_file, best.job_file.text, is_safe=not best.errors))
+    edits = tuple(_difference(before.submission, best.submission.text, is_safe=not best.errors))
     left = {finding.code for finding in best.findings}
-    command = f"ddpdoctor lint --diff {quote(before.job_file.path)} | patch -p1"
+    command = f"ddpdoctor lint --diff {quote(before.submission.file)} | patch -p1"
     return tuple(
         replace(finding, edits=edits, fix_command=finding.fix_command or command)
         if finding.code not in left
@@ -77,7 +77,7 @@ def _best(before: JudgedFile, evaluate: Callable[[str], JudgedFile], autocorrect
 
     A mistake may hide another one: a proposal that only uncovers it is followed too, and counts if no error is left in the end.
     """
-    search = _Search(evaluate, autocorrect, {before.job_file.text})
+    search = _Search(evaluate, autocorrect, {before.submission.text})
     best = search.climb(before)
     if best.errors:
         for uncovered in sorted(search.hiding, key=lambda found: found.errors.total()):
@@ -109,7 +109,7 @@ class _Search:
 
     def _judged(self, current: JudgedFile) -> Iterator[JudgedFile]:
         for repair in _proposals(current, self.autocorrect):
-            text = _with(current.job_file.text, repair)
+            text = _with(current.submission.text, repair)
             if text is None or text in self.seen or len(self.seen) > MOST_TRIES:
                 continue
             self.seen.add(text)
@@ -130,31 +130,31 @@ def _is_better(found: JudgedFile, before: JudgedFile) -> bool:
 
 def _unknown(judged: JudgedFile) -> int:
     """How many words of its launchers are not known."""
-    words = (word for each in judged.job_file.launches for word in each.line.argv)
+    words = (word for each in judged.submission.tasks for word in each.line.argv)
     return sum(word.known is None for word in words)
 
 
 def _proposals(judged: JudgedFile, autocorrect: Autocorrect) -> Iterator[Repair]:
     """Corrections of the file, all at once first."""
-    own = [repair for each in judged.findings if (repair := _of_finding(judged.job_file, each))]
+    own = [repair for each in judged.findings if (repair := _of_finding(judged.submission, each))]
     lines = judged.lines if judged.errors else ()
-    of_lines = [repair for line in lines if (repair := _of_line(judged.job_file, line, autocorrect))]
+    of_lines = [repair for line in lines if (repair := _of_line(judged.submission, line, autocorrect))]
     yield _together(own)
     if own and of_lines:
         yield _together([*own, *of_lines])
     yield from own
     for finding in judged.findings:
         expected = finding.evidence[0].expected if finding.evidence else ""
-        yield from repairs(judged.job_file, cause_of(finding.code).rule.repairs, expected)
+        yield from repairs(judged.submission, cause_of(finding.code).rule.repairs, expected)
     for repair in (_together(of_lines), *of_lines):
-        yield _with_variable(judged.job_file, repair)
+        yield _with_variable(judged.submission, repair)
         yield repair
 
 
-def _with_variable(job_file: JobFile, repair: Repair) -> Repair:
+def _with_variable(submission: Submission, repair: Repair) -> Repair:
     """The same with the variable in which the file already has the address and the port of the master."""
-    names = re.findall(r"(?mi)^[ \t]*(?:export[ \t]+)?(\w*(?:master|head)_?(?:addr|node|ip|host)\w*)=", job_file.text)
-    port = re.search(r"(?m)^[ \t]*(?:export[ \t]+)?(MASTER_PORT)=", job_file.text)
+    names = re.findall(r"(?mi)^[ \t]*(?:export[ \t]+)?(\w*(?:master|head)_?(?:addr|node|ip|host)\w*)=", submission.text)
+    port = re.search(r"(?m)^[ \t]*(?:export[ \t]+)?(MASTER_PORT)=", submission.text)
     if not names:
         return ()
     found = []
@@ -178,29 +178,31 @@ def _clash(one: SpanEdit, other: SpanEdit) -> bool:
     return one.start <= other.end and other.start <= one.end
 
 
-def _of_finding(job_file: JobFile, finding: Finding) -> Repair:
+def _of_finding(submission: Submission, finding: Finding) -> Repair:
     """The edits that the rule itself gives."""
     rows = [0]
-    for row in job_file.text.split("\n"):
+    for row in submission.text.split("\n"):
         rows.append(rows[-1] + len(row) + 1)
     return tuple(
         SpanEdit(rows[edit.line - 1] + edit.column - 1, rows[edit.end_line - 1] + edit.end_column - 1, edit.text)
         for edit in finding.edits
-        if edit.file == job_file.path
+        if edit.file == submission.file
     )
 
 
-def _of_line(job_file: JobFile, line: LaunchLine, autocorrect: Autocorrect) -> Repair:
+def _of_line(submission: Submission, line: LaunchLine, autocorrect: Autocorrect) -> Repair:
     """The corrected launch line, where its text stands in the file as it is."""
-    start = sum(len(row) + 1 for row in job_file.text.split("\n")[: line.first_line - 1]) + line.first_column - 1
-    if line.marks or job_file.text[start : start + len(line.source)] != line.source:
+    start = sum(len(row) + 1 for row in submission.text.split("\n")[: line.first_line - 1]) + line.first_column - 1
+    if line.marks or submission.text[start : start + len(line.source)] != line.source:
         return ()
     better = autocorrect.line(line).source
-    if HOST0 in better and job_file.is_batch:
+    if HOST0 in better and submission.shell is not None and submission.shell.is_batch:
         better = better.replace(HOST0, HEAD)
     if not line.source.startswith((" ", "\t")):
         better = better.lstrip()
-    names = set(re.findall(r"[\w./-]+\.py\b", better)) - set(re.findall(r"[\w./-]+\.py\b", line.source))
+    names = set(re.findall(r"(?<![\w./-])[\w./-]+\.py\b", better)) - set(
+        re.findall(r"(?<![\w./-])[\w./-]+\.py\b", line.source)
+    )
     invents = (
         bool(names) or HOST0 in better or ("hostfile=hostfile" in better and "hostfile=hostfile" not in line.source)
     )
@@ -217,16 +219,16 @@ def _with(text: str, repair: Repair) -> str | None:
         return None
 
 
-def _difference(job_file: JobFile, text: str, *, is_safe: bool) -> Iterator[Edit]:
+def _difference(submission: Submission, text: str, *, is_safe: bool) -> Iterator[Edit]:
     """The edits that make one text of the other, row by row; safe if they leave no error."""
-    old, new = job_file.text.split("\n"), text.split("\n")
+    old, new = submission.text.split("\n"), text.split("\n")
     found = []
     for kind, first, last, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
         rows = "".join(f"{row}\n" for row in new[start:end])
-        found.append(Edit(job_file.path, first + 1, 1, last + 1, 1, rows, is_safe=is_safe))
-    result = applied(job_file.text, found)
+        found.append(Edit(submission.file, first + 1, 1, last + 1, 1, rows, is_safe=is_safe))
+    result = applied(submission.text, found)
     if result.rstrip("\n") == text.rstrip("\n"):
         yield from found
 

@@ -13,10 +13,9 @@ from ddpdoctor.app.imagined_jobs import (
     has_one_launcher_per_host,
     has_rank_variables,
     imagined_outcomes,
-    whole_file_outcomes,
 )
 from ddpdoctor.app.job_corrections import JudgedFile, corrected
-from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_files, rules_of_machines
+from ddpdoctor.app.lint_lines import AREAS, environ_of, rules_of_machines
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.launch import LocalFiles
@@ -25,7 +24,7 @@ from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Severity, Where
-from ddpdoctor.rules import Rule, cause_of
+from ddpdoctor.rules import Rule
 from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
 from ddpdoctor.rules.launch.scheduler.launch057_058_launcher_copies import launcher_per_task
 from ddpdoctor.rules.launch.scheduler.launch061_to_063_083_scheduler_tasks import task_without_rank_variables
@@ -49,12 +48,14 @@ def with_files(
     """The report with the findings of the files' lines, and with corrections of shell files that were proved."""
     rules = (*rules, *_more_rules(files, request))
     outcomes = _outcomes(files, facts, rules, request, corrects=True)
-    for path, job_file in files.job_files.items():
+    for path, submission in files.submissions.items():
+        if submission.shell is None:
+            continue
         own = tuple(
             f for each in outcomes for f in each.findings if f.where.file == path and f.worst is not Severity.NOTE
         )
         if own and len(files.lines[path]) <= MOST_LINES:
-            judged = JudgedFile(job_file, files.lines[path], files.jobs[path], own)
+            judged = JudgedFile(submission, files.lines[path], files.jobs[path], own)
             found = corrected(judged, _evaluator(path, facts, rules, request, machine), Autocorrect(facts, rules))
             by_old = dict(zip(own, found, strict=True))
             for outcome in outcomes:
@@ -65,7 +66,7 @@ def with_files(
 def _more_rules(files: LaunchFiles, request: Request) -> tuple[Rule, ...]:
     """The causes of machines that these files may show."""
     lines = [line for lines in files.lines.values() for line in lines]
-    return (*rules_of_machines(request, lines), *rules_of_files(request, files.job_files.values()))
+    return rules_of_machines(request, lines)
 
 
 def _evaluator(
@@ -81,7 +82,7 @@ def _evaluator(
         more = tuple(rule for rule in _more_rules(files, request) if (rule.code, rule.check) not in known)
         outcomes = _outcomes(files, facts, (*rules, *more), request, corrects=False)
         found = (f for each in outcomes for f in each.findings if f.where.file == path and f.worst is not Severity.NOTE)
-        return JudgedFile(files.job_files[path], files.lines[path], files.jobs[path], tuple(found))
+        return JudgedFile(files.submissions[path], files.lines[path], files.jobs[path], tuple(found))
 
     return evaluate
 
@@ -91,16 +92,9 @@ def _outcomes(
 ) -> list[Outcome]:
     """What the rules find in the files: as a whole, in their lines, and in the jobs that they start."""
     assert facts.launch is not None
-    explains = {rule.code: rule.explains for rule in rules}
-    of_files = [rule for rule in rules if "job_file" in rule.needs]
-    own = [rule for rule in of_files if cause_of(rule.code).rule.check is rule.check]
-    outcomes = whole_file_outcomes(files, facts, own)
-    for outcome in outcomes:
-        outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
-    explained = {(f.where.file, code) for each in outcomes for f in each.findings for code in explains[f.code]}
-    of_lines = tuple(rule for rule in rules if "job_file" not in rule.needs)
+    outcomes: list[Outcome] = []
     for path, lines in files.lines.items():
-        judged = functools.partial(_judged, lines, facts, facts.launch, of_lines, corrects=corrects)
+        judged = functools.partial(_judged, lines, facts, facts.launch, rules, corrects=corrects)
         for each in _within_budget(judged, path, files):
             each.findings = [f for f in each.findings if not _is_silenced(f, lines, files)]
             outcomes.append(each)
@@ -108,17 +102,15 @@ def _outcomes(
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    imagining = ImaginingRules(of_lines, tuple(comparing), tuple(rules_for(request, AREAS)))
+    has_pods = any(each.domains for each in files.submissions.values())
+    of_files = tuple(rules_for(request, (*AREAS, "net") if has_pods else AREAS))
+    imagining = ImaginingRules(rules, tuple(comparing), of_files)
+    explains = {rule.code: rule.explains for rule in of_files if "submission" in rule.needs}  # wrong readings of lines
+    explained: set[tuple[str | None, str]] = set()
     for outcome in _within_budget(lambda: imagined_outcomes(files, facts, imagining, known), "job files", files):
         outcome.findings = [f for f in outcome.findings if not _is_silenced(f, (), files)]
         outcomes.append(outcome)
-    told = {(f.code, f.where.file) for each in outcomes for f in each.findings}
-    for outcome in whole_file_outcomes(files, facts, [rule for rule in of_files if rule not in own]):
-        outcome.findings = [
-            f for f in outcome.findings if (f.code, f.where.file) not in told and not _is_silenced(f, (), files)
-        ]
-        explained |= {(f.where.file, code) for f in outcome.findings for code in explains[f.code]}
-        outcomes.append(outcome)
+        explained |= {(f.where.file, code) for f in outcome.findings for code in explains.get(f.code, ())}
     for outcome in outcomes:
         outcome.findings = [f for f in outcome.findings if (f.where.file, f.code) not in explained]
     return outcomes

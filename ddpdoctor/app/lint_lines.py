@@ -11,7 +11,6 @@ from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.engine import extended, judge
 from ddpdoctor.facts.environ import Environ
-from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -20,7 +19,7 @@ from ddpdoctor.findings import Report
 from ddpdoctor.rules import CauseScope, Rule
 from ddpdoctor.system.machine import this_machine
 
-__all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_files", "rules_of_machines", "with_machines"]
+__all__ = ["AREAS", "environ_of", "facts_of", "rules_of", "rules_of_machines", "with_machines"]
 
 AREAS = ("environ", "launch")
 
@@ -33,7 +32,7 @@ def rules_of(request: Request) -> tuple[Rule, ...]:
         each
         for each in rules_for(request, AREAS)
         if each.scope is not CauseScope.PROCESS
-        and set(each.needs) <= {"environ", "launch", "job", "startup", "submission", "job_file"}
+        and set(each.needs) <= {"environ", "launch", "job", "startup", "submission"}
     )
 
 
@@ -45,16 +44,6 @@ def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Ru
 
     is_selected = selection(request)
     return tuple(each for each in line_rules() if is_selected(each.code))
-
-
-def rules_of_files(request: Request, files: Iterable[JobFile]) -> tuple[Rule, ...]:
-    """The causes of machines that shell files show as a whole; loaded only if a file may show one."""
-    if not any(each.missing or each.launches for each in files):
-        return ()
-    from ddpdoctor.rules.views import job_file_rules
-
-    is_selected = selection(request)
-    return tuple(each for each in job_file_rules() if is_selected(each.code))
 
 
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:

@@ -25,6 +25,7 @@ from ddpdoctor.findings import Report
 from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
 from ddpdoctor.system.budget import OverBudgetError, within_budget
+from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
 from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
@@ -238,9 +239,12 @@ def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iter
         return
     import multiprocessing
 
+    prepare_to_die_with()
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
     others = set(multiprocessing.active_children())
-    with context.Pool(PROCESSES, initializer=_alone, maxtasksperchild=CHUNKS_PER_PROCESS) as pool:
+    with context.Pool(
+        PROCESSES, initializer=_alone, initargs=(os.getpid(),), maxtasksperchild=CHUNKS_PER_PROCESS
+    ) as pool:
         yield from _collected(pool, others, len(texts), request)
 
 
@@ -281,8 +285,9 @@ def _judge_all(numbers: range) -> list[JudgedScript]:
     return found
 
 
-def _alone() -> None:
+def _alone(parent: int) -> None:
     """Set up a process of the pool: the parent handles Ctrl-C and ends it, and garbage is collected explicitly."""
+    die_with(parent)
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):

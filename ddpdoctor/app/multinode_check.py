@@ -11,22 +11,27 @@ from ddpdoctor.app.multinode_session import MultiNodeSession
 from ddpdoctor.app.preflight_plan import SECTIONS, Observed, judge_scripts_of, rules_of_machine
 from ddpdoctor.app.probe_run import MOST_RANKS, Probing, variables_of
 from ddpdoctor.app.progress import reporting
-from ddpdoctor.app.request import Request, seconds_left
+from ddpdoctor.app.request import Request, UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.verdicts import JobVerdict, rules_of_nodes, why_no_ranks
 from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.engine import Outcome, extended, judge
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.facts.nodes import Form, Node, Proves
 from ddpdoctor.findings import Finding, Report, Severity
 
 if TYPE_CHECKING:
     from ddpdoctor.app.preflight_plan import PreflightPlan
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.launch.jobs import LocalJob
+    from ddpdoctor.multinode.authentication import Authentication
     from ddpdoctor.rules import Rule
 
+UNAUTHENTICATED = (
+    "the nodes were not authenticated: any program that can connect to this port could have taken part;"
+    " --secret FILE on all nodes prevents that"
+)
 __all__ = ["gather_with_other_nodes", "is_shown_elsewhere", "with_verdict"]
 
 
@@ -36,7 +41,9 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
     looks = probing.looks_at_the_machine()
     ranks_environ = {**os.environ, **variables_of(plan.line_facts)}
     with reporting(request.listener, enabled=looks) as progress:
-        session = MultiNodeSession(job, plan.line_facts, plan.options.join_seconds, request.began, progress.phase)
+        session = MultiNodeSession(
+            job, plan.line_facts, plan.options.join_seconds, request.began, progress.phase, _authentication(plan)
+        )
         try:
             if plan.probes:
                 probing.import_early(1 if session.is_of_ranks else job.nproc, ranks_environ)
@@ -69,6 +76,29 @@ def gather_with_other_nodes(plan: PreflightPlan, job: LocalJob, probing: Probing
             session.stop()
             probing.stop()
     return Observed(facts, failures, probing.answer, verdict, scripts, probing.is_interrupted)
+
+
+def _authentication(plan: PreflightPlan) -> Authentication:
+    """What this node can prove to the others.
+
+    Raises:
+        UsageError: the file of the secret cannot be used.
+    """
+    from ddpdoctor.collectors.multinode import authentication_of
+    from ddpdoctor.network.proof import SECRET_VARIABLE, SecretError
+
+    try:
+        return authentication_of(os.environ, plan.options.secret)
+    except SecretError as error:
+        raise UsageError(f"{'--secret' if plan.options.secret else SECRET_VARIABLE} {error}") from None
+
+
+def _with_note(report: Report, verdict: JobVerdict) -> Report:
+    """The report with the note that nodes were accepted without a proof."""
+    nodes = verdict.nodes
+    if nodes is None or nodes.proves != Proves.NOTHING or nodes.joined_count < 2:
+        return report
+    return replace(report, notes=(*report.notes, UNAUTHENTICATED))
 
 
 def look(
@@ -157,7 +187,7 @@ def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], lin
     nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
     kept = tuple(_with_host(each, nodes) for each in own)
     outcome = replace(verdict.outcome, findings=told)
-    return extended(replace(report, findings=kept), [outcome], rules)
+    return _with_note(extended(replace(report, findings=kept), [outcome], rules), verdict)
 
 
 def _with_host(finding: Finding, nodes: Sequence[Node]) -> Finding:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddpdoctor.collectors.multinode import BackgroundSession
     from ddpdoctor.facts.record import Facts
     from ddpdoctor.findings import Finding
+    from ddpdoctor.multinode.authentication import Authentication
     from ddpdoctor.multinode.results import LostNode, NotJoined, SessionResult
     from ddpdoctor.probe.node_notices import NodeNotices
     from ddpdoctor.rules import Rule
@@ -37,7 +38,13 @@ class MultiNodeSession:
     """One node's session: `open` binds the port before the machine is examined, `meet` joins the others, `stop` ends it."""
 
     def __init__(
-        self, job: LocalJob, line: Facts | None, join_seconds: float, began: float, say: Callable[[str], None]
+        self,
+        job: LocalJob,
+        line: Facts | None,
+        join_seconds: float,
+        began: float,
+        say: Callable[[str], None],
+        authentication: Authentication,
     ) -> None:
         self.job = job
         launch = line.launch if line is not None else None
@@ -46,6 +53,7 @@ class MultiNodeSession:
         self._join_seconds = join_seconds
         self._began = began
         self._say = say
+        self._authentication = authentication
         self._main: socket.socket | None = None
         self._flag: socket.socket | None = None
         self._there: dict[str, Any] = {}
@@ -87,7 +95,7 @@ class MultiNodeSession:
         else:
             self._owns = (job.rank if self.is_of_ranks else job.node_rank) == 0
         if self._owns:
-            self._main, self._there = claim(job.master_port, self._token)
+            self._main, self._there = claim(job.master_port, self._token, self._authentication, job.master_addr)
         if self._main is not None:
             self._flag = flag(job.master_port)
             self._is_translated = is_translated(self._main, job.master_addr, job.master_port)
@@ -148,6 +156,7 @@ class MultiNodeSession:
             explain=lambda: [_announced(each) for each in judge_here(self._with_way(facts, is_new=True))],
             lost=self._lost,
             hosts=self.job.hosts,
+            authentication=self._authentication,
         )
         met = self._result(limit)
         if self._flag is not None:
@@ -227,6 +236,7 @@ class MultiNodeSession:
             left=met.left if met.lacking else (),
             absent=met.absent,
             absent_count=met.absent_count,
+            proves=self._authentication.proves,
         )
 
     def _hosts(self, numbers: Iterable[int]) -> dict[str, str]:
@@ -246,7 +256,7 @@ class MultiNodeSession:
         `is_explained`: another job there, or an error of this node or of its connection to the master, is the reason.
         """
         way = met.way if met is not None else None
-        told = met.other_version or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
+        told = met.refused_by or (_stranger(met.other_job) if met.other_job else None) if met is not None else None
         strangers = () if told is None else (told,)
         is_taken = way in (ConnectOutcome.STRANGER, ConnectOutcome.SILENT) and not is_explained and not strangers
         is_over = way in (None, ConnectOutcome.REFUSED) and (met is None or met.waited_seconds >= self._join_seconds)
@@ -264,6 +274,7 @@ class MultiNodeSession:
             is_main=False,
             lost_host=met.lost_host if met is not None else None,
             strangers=strangers,
+            proves=self._authentication.proves,
         )
 
     def _superfluous(self, met: NotJoined) -> Nodes:

@@ -40,7 +40,7 @@ OTHER_AREAS = {
 
 def examine_part(command: str, request: Request) -> tuple[Report, Facts]:
     """The report of one part, and the facts that its table shows."""
-    started = time.time()
+    started = time.monotonic()
     rules = _rules(command, request)
     needed = {*SECTIONS[command], *(name for rule in rules for name in (*rule.needs, *rule.wants))}
     facts, failures = facts_for(request, [name for name in SECONDS if name in needed])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -21,6 +22,7 @@ from ddpdoctor.app.request import UsageError
 from ddpdoctor.examined import CheckedSection, SectionState
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
+from ddpdoctor.network.proof import NO_SECRET, SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from ddpdoctor.app.probe_run import Probing
@@ -59,7 +61,9 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
         UsageError: the files of `--write-nodes` are wrong, or options that only rules can refuse.
         CannotWriteError: a list of nodes was not written.
     """
-    started = time.time()
+    started = time.monotonic()
+    if options.secret is not None:  # the ranks of the probe use the same
+        os.environ[SECRET_VARIABLE] = _absolute(options.secret)
     lists = NodeLists.of(options.node_lists)
     plan = plan_of(replace(request, timeout=request.timeout or DEFAULT_SECONDS), options)
     observed = _gather(plan)
@@ -76,6 +80,10 @@ def preflight(request: Request, options: PreflightOptions) -> Preflight:
     return Preflight(shown, facts, _detail(observed))
 
 
+def _absolute(secret: str) -> str:
+    return secret if secret == NO_SECRET else os.path.abspath(secret)
+
+
 def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[Report, Facts]:
     """The report with what a rehearsal of the launch command's script finds; without one, its section says why.
 
@@ -88,7 +96,7 @@ def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[
     if plan.line is None:
         raise UsageError("--rehearse needs a launch command: ddpdoctor check --rehearse -- torchrun …")
     try:
-        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions())
+        rehearsed, found = rehearse_launch(plan.request, RehearsalOptions(reads_sources=False))
     except UsageError as error:
         section = CheckedSection("rehearsal", "rehearsal", SectionState.SKIPPED, str(error))
         return replace(report, sections=(*report.sections, section)), facts

@@ -44,6 +44,8 @@ class PreflightOptions:
     """Do not measure what each GPU computes and copies."""
     has_rehearsal: bool = False
     """Also rehearse the script of the launch command."""
+    secret: str | None = None
+    """The file with which the nodes prove that they belong to the job, or `none`."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
+from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.wording import counted
 
@@ -169,10 +170,11 @@ def _words(request: Request) -> list[str]:
 
 def _start(words: Sequence[str], node: NodeRanks, columns: int) -> list[subprocess.Popen[bytes]]:
     line = [*command("ddpdoctor.probe"), *words]
-    return [
-        subprocess.Popen(line, env=environ | {"COLUMNS": str(columns)}, stdin=subprocess.DEVNULL)
-        for environ in node.environs(os.environ)
-    ]
+    with no_input() as nothing:
+        return [
+            subprocess.Popen(line, env=environ | {"COLUMNS": str(columns)}, stdin=nothing)
+            for environ in node.environs(os.environ)
+        ]
 
 
 def _wait(

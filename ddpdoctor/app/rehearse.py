@@ -5,26 +5,29 @@ from __future__ import annotations
 import ast
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.excerpts import with_excerpts
 from ddpdoctor.app.line_elsewhere import unprobed
 from ddpdoctor.app.progress import reporting
+from ddpdoctor.app.rehearsed_sources import with_read_sources
 from ddpdoctor.app.request import UsageError, seconds_left
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.engine import examine
 from ddpdoctor.examined import CheckedSection, ExaminedInput, SectionState
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.rehearsal import RankEnd, Rehearsal
-from ddpdoctor.findings import Severity
+from ddpdoctor.findings import Severity, time_of
 from ddpdoctor.launch.rehearsal_ranks import RehearsedWorld, world_of
 from ddpdoctor.rehearsal.supervisor import RehearsalPlan, RehearsalRun, rehearse
 from ddpdoctor.rules.views import rehearsal_rules
 from ddpdoctor.sequences.summary import Circumstances, files_named, summary
+from ddpdoctor.system.regular_file import read_regular, text_of_regular
+from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -36,6 +39,8 @@ __all__ = ["REHEARSAL_SECONDS", "RehearsalOptions", "rehearse_launch"]
 AREAS = ("script", "probe")
 REHEARSAL_SECONDS = 120.0
 """The default `--timeout` of `rehearse`."""
+MOST_UNREACHED = 6
+"""Calls and branches that did not run and that the screen names."""
 LARGEST_SOURCE = 4 << 20
 ENDING_SECONDS = 8.0
 """Seconds of `--timeout` that are left for the end of the processes and for judging."""
@@ -51,6 +56,8 @@ class RehearsalOptions:
     epoch_steps: int | None = None
     has_scratch: bool = True
     has_network: bool = False
+    reads_sources: bool = True
+    """Whether the files that ran are read as well, as `lint` does."""
 
 
 def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report, Facts]:
@@ -59,7 +66,7 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
     Raises:
         UsageError: no launch command, or one that starts nothing that can be rehearsed here.
     """
-    started = time.time()
+    started = time.monotonic()
     rules = rehearsal_rules(rules_for(request, AREAS))
     if request.facts is not None:
         from ddpdoctor.app.facts_source import facts_for
@@ -70,18 +77,21 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
         raise UsageError("nothing to rehearse; expected a launch command: ddpdoctor rehearse -- torchrun …")
     with reporting(request.listener) as progress:
         progress.phase("reading the launch command")
-        line, python, world = _resolved(request, options)
-        run = _run(request, options, line, python, world, progress.phase)
+        known, python, world = _resolved(request, options)
+        run = _run(request, options, _line(known), python, world, progress.phase)
     rehearsal = _facts(run, world)
     facts = Facts(
         schema=SCHEMA,
-        collected_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        collected_at=time_of(started),
         hostname=socket.gethostname().partition(".")[0],
         rehearsal=rehearsal,
     )
     report = examine(facts, rules, command="rehearse", started=started)
-    if report.worst is not Severity.ERROR or rehearsal.obstacle is not None:
-        report = replace(report, failures=_failures(run, rehearsal))
+    is_explained = report.worst is Severity.ERROR
+    if options.reads_sources:
+        report = with_read_sources(report, rehearsal.files, known, request)
+    if not is_explained or rehearsal.obstacle is not None:
+        report = replace(report, failures=(*report.failures, *_failures(run, rehearsal)))
     report = replace(
         report,
         inputs=(ExaminedInput(world.script or world.module, "script", ranks=tuple(r.rank for r in rehearsal.ranks)),),
@@ -91,15 +101,15 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
     return with_excerpts(report, None), facts
 
 
-def _resolved(request: Request, options: RehearsalOptions) -> tuple[LaunchLine, str, RehearsedWorld]:
-    """The launch line, the interpreter that runs its script, and the world that is rehearsed."""
+def _resolved(request: Request, options: RehearsalOptions) -> tuple[Facts, str, RehearsedWorld]:
+    """The facts with the launch line, the interpreter that runs its script, and the world that is rehearsed."""
     from ddpdoctor.app.line_startup import with_startup
     from ddpdoctor.app.lint_lines import facts_of
 
     facts = with_startup(facts_of(request, [], None), request)
     if facts.launch is None or len(facts.launch.lines) != 1:
         raise UsageError("rehearse takes one launch command")
-    line = facts.launch.lines[0]
+    line = _line(facts)
     gap = unprobed(facts)
     if gap is not None:
         raise UsageError(gap.reason.replace("ddpdoctor check", "ddpdoctor rehearse"))
@@ -110,8 +120,15 @@ def _resolved(request: Request, options: RehearsalOptions) -> tuple[LaunchLine, 
         raise UsageError(f"{world.script}: no such file")
     python = facts.startup.python if facts.startup is not None else None
     if python is None:
-        raise UsageError("cannot rehearse: the interpreter that would run the script was not found")
-    return line, python, world
+        gap = next(iter(facts.startup.gaps), None) if facts.startup is not None else None
+        why = "was not found" if gap is None else f"is unknown: {gap.reason}"
+        raise UsageError(f"cannot rehearse: the interpreter that would run the script {why}")
+    return facts, python, world
+
+
+def _line(known: Facts) -> LaunchLine:
+    assert known.launch is not None
+    return known.launch.lines[0]
 
 
 def _run(
@@ -138,13 +155,16 @@ def _run(
         expected=None if world.is_own_starter else len(world.environs),
         environ=world.variables,
     )
-    return rehearse(plan, progress)  # type: ignore[arg-type]
+    try:
+        return rehearse(plan, progress)  # type: ignore[arg-type]
+    except OSError as error:
+        raise UsageError(f"cannot rehearse: {error.filename or tempfile.gettempdir()}: {error.strerror}") from error
 
 
 def _imports(path: str) -> tuple[str, ...]:
     """The packages that the script imports at its top, and what optimizers import: imported once for all ranks."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_regular(path, LARGEST_SOURCE).decode("utf-8")
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ()
@@ -179,7 +199,7 @@ def _texts(paths: Iterable[str]) -> dict[str, str]:
     for path in paths:
         try:
             if os.path.getsize(path) <= LARGEST_SOURCE:
-                found[path] = Path(path).read_text("utf-8", "replace")
+                found[path] = text_of_regular(path, LARGEST_SOURCE)
         except OSError:
             continue  # made by the script in its own view of the folder, or removed
     return found
@@ -205,7 +225,7 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
             {str(rank.place) for rank in rehearsal.ranks if rank.end is RankEnd.RUNNING and rank.place is not None}
         )
         return (
-            f"the time ran out after {rehearsal.steps} steps{f' (at {busy[0]})' if busy else ''}; more: --seconds N",
+            f"the time limit ended it after {rehearsal.steps} steps{f' (at {busy[0]})' if busy else ''}; more time: --seconds N",
         )
     waiting = [r for r in rehearsal.ranks if r.end in (RankEnd.WAITING, RankEnd.RUNNING)]
     is_explained = any(
@@ -213,22 +233,33 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
     )
     if waiting and not is_explained:
         where = waiting[0].call.place if waiting[0].call is not None else waiting[0].place
-        return (f"rank {waiting[0].rank} waits at {where}, and nothing explains it",)
+        return (f"rank {waiting[0].rank} waits at {where}, and no cause was found",)
     if run.left:
-        return (f"processes are left: {', '.join(map(str, run.left))}",)
+        return (f"processes are still running: {', '.join(map(str, run.left))}",)
     return ()
 
 
 def _subject(rehearsal: Rehearsal, world: RehearsedWorld) -> str:
     """`train.py, 4 ranks on 2 nodes (of 16), 3 steps`."""
     count = len(rehearsal.ranks)
-    nodes = f" on {world.nodes} imagined nodes" if world.nodes > 1 else ""
+    nodes = f" on {world.nodes} simulated nodes" if world.nodes > 1 else ""
     fewer = f" instead of {rehearsal.asked}" if rehearsal.asked is not None else ""
     steps = max((rank.steps for rank in rehearsal.ranks), default=0)
-    made = f", {steps} step{'' if steps == 1 else 's'}" if steps else ""
-    return (
-        f"{world.script or world.module} rehearsed on CPU: {count} rank{'' if count == 1 else 's'}{nodes}{fewer}{made}"
-    )
+    made = f", {counted(steps, 'step')}" if steps else ""
+    left = _left_out(rehearsal)
+    missing = f"; not reached: {', '.join(left)}" if left else ""
+    name = world.script or world.module
+    return f"{name} rehearsed on CPU: {counted(count, 'rank')}{nodes}{fewer}{made}{missing}"
+
+
+def _left_out(rehearsal: Rehearsal) -> list[str]:
+    """What the ranks did not come to, in words: a rehearsal says nothing about it."""
+    calls = [each for each in rehearsal.unreached if not each.is_branch]
+    branches = [each for each in rehearsal.unreached if each.is_branch]
+    found = list(rehearsal.not_reached)
+    found += [f"{counted(len(calls), 'collective call')}"] if calls else []
+    found += [counted(len(branches), "branch")] if branches else []
+    return found
 
 
 def _sections(rehearsal: Rehearsal, report: Report) -> tuple[CheckedSection, ...]:
@@ -250,6 +281,11 @@ def _sections(rehearsal: Rehearsal, report: Report) -> tuple[CheckedSection, ...
     if rehearsal.not_reached:
         text = f"{', '.join(rehearsal.not_reached)} (shorter epochs: --epoch-steps 2)"
         sections.append(CheckedSection("reached", "not reached", SectionState.SKIPPED, text))
+    if rehearsal.unreached:
+        shown = [f"{each.place} {each.what}" for each in rehearsal.unreached]
+        more = f" and {len(shown) - MOST_UNREACHED} more" if len(shown) > MOST_UNREACHED else ""
+        text = f"{', '.join(shown[:MOST_UNREACHED])}{more}"
+        sections.append(CheckedSection("unreached", "never ran", SectionState.SKIPPED, text))
     sections.append(_isolation(rehearsal))
     return tuple(sections)
 

@@ -7,26 +7,28 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_with
+from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
+from ddpdoctor.system.whole_file import write_whole
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
     from ddpdoctor.collectors.job import JobRun
     from ddpdoctor.examined import ExaminedJob
-    from ddpdoctor.findings import Report
+    from ddpdoctor.findings import Finding, Report
+    from ddpdoctor.rehearsal.watcher import JobWatcher
 
 __all__ = ["FailureDiagnosis", "JobEnd", "RunOptions", "diagnose", "run_job"]
 
@@ -54,15 +56,23 @@ class RunOptions:
     is_checked: bool = True
     check_words: tuple[str, ...] = ()
     despite_errors: bool = False
+    watched_steps: int | None = None
+    """Optimizer steps for which the ranks' calls are compared while the job runs; None: not at all."""
+    tell: Callable[[Finding], None] = lambda finding: None
+    """Called from a thread with the first difference between the ranks, while the job runs."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started."""
+    """The exit code of `ddpdoctor run`, and the job that ended with it; None if it was not started.
+
+    `started` is the time of day, which files have, and `begun` the same by `time.monotonic()`.
+    """
 
     code: int
     job: JobRun | None = None
     started: float = 0.0
+    begun: float = 0.0
 
     @property
     def has_failed(self) -> bool:
@@ -72,10 +82,14 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class FailureDiagnosis:
-    """The triage of a failed job, and where its output is; None if it printed nothing."""
+    """The triage of a failed job, and where its output is; None if it printed nothing.
+
+    `folder` has the output: its user calls `keep` when they have said where it is, and `remove`.
+    """
 
     report: Report
     output: Path | None
+    folder: TemporaryFolder
 
 
 def run_job(request: Request, options: RunOptions) -> JobEnd:
@@ -96,20 +110,48 @@ def run_job(request: Request, options: RunOptions) -> JobEnd:
             return JobEnd(code)
         if not request.quiet:
             request.listener.notice(f"starting: {shlex.join(request.launch)}")
-    return _run(request, request.launch)
+    return _run(request, request.launch, options)
 
 
-def _run(request: Request, launch: tuple[str, ...]) -> JobEnd:
+def _run(request: Request, launch: tuple[str, ...], options: RunOptions) -> JobEnd:
     from ddpdoctor.collectors.job import JobRun
 
     variables, argv = _command(launch)
-    job = JobRun(argv, {**os.environ, **variables}, when_quiet=_get_ready)
-    started = time.time()
+    environ = {**os.environ, **variables}
+    watch = _watcher(request, options)
+    job = JobRun(argv, environ if watch is None else watch.environ(environ), when_quiet=_get_ready)
+    started, begun = time.time(), time.monotonic()
     try:
-        return JobEnd(job.run(), job, started)
+        return JobEnd(job.run(), job, started, begun)
     except OSError as error:
         request.listener.error(f"{argv[0]}: {error.strerror}")
         return JobEnd(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
+    finally:
+        if watch is not None:
+            _end_watch(request, watch)
+
+
+def _watcher(request: Request, options: RunOptions) -> JobWatcher | None:
+    """The watch of the job, already reading; None without one."""
+    if options.watched_steps is None:
+        return None
+    from ddpdoctor.app.watched_job import watcher
+
+    try:
+        watch = watcher(options.tell, options.watched_steps)
+    except OSError as error:
+        request.listener.warning(f"the job runs without --watch: {error.strerror}")
+        return None
+    watch.start()
+    return watch
+
+
+def _end_watch(request: Request, watch: JobWatcher) -> None:
+    from ddpdoctor.app.watched_job import ended
+
+    watch.close()
+    if not request.quiet:
+        request.listener.notice(ended(watch))
 
 
 def _command(launch: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
@@ -147,7 +189,15 @@ def _run_check(argv: list[str], limit: float) -> int:
     # A signal that arrives while the check is being started is handled when there is a process to end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     unblock = functools.partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=unblock)
+    parent = os.getpid()
+    prepare_to_die_with()
+
+    def in_child() -> None:
+        die_with(parent, signal.SIGTERM)
+        unblock()
+
+    with no_input() as nothing:
+        child = subprocess.Popen(argv, stdin=nothing, stdout=sys.stderr, preexec_fn=in_child)
     try:
         unblock()
         _get_ready()
@@ -186,26 +236,33 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
         OSError: a copy of the output cannot be written.
         CallTimeout: the folders with the job's files do not answer.
     """
+    begun = time.monotonic()
+    folder = TemporaryFolder("ddpdoctor_output_")
+    try:
+        report, output = _diagnosed(request, end, Path(folder.path), begun)
+    except BaseException:
+        folder.remove()
+        raise
+    return FailureDiagnosis(report, output, folder)
+
+
+def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> tuple[Report, Path | None]:
+    """The report, and the file in this folder that the job's output was written to; None if it printed nothing."""
     from ddpdoctor.app.triage import triaged
     from ddpdoctor.privacy.long_texts import without_secrets_of_lines
 
-    job, begun = end.job, time.time()
+    job = end.job
     assert job is not None
-    folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_output_"))
     output = folder / "output.log"
     limit = time.monotonic() + REDACTION_SECONDS
     kept = job.copy.content().decode("utf-8", "replace")
-    output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
-    output.chmod(0o600)
-    kernel = _kernel_log(folder, begun - end.started)
+    write_whole(output, without_secrets_of_lines(kept, lambda: time.monotonic() < limit), 0o600)
+    kernel = _kernel_log(folder, begun - end.begun)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
     found, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
     report = replace(found, jobs=tuple(_ended(each, end.code) for each in found.jobs))
-    if output.stat().st_size or kernel:
-        return FailureDiagnosis(report, output)
-    shutil.rmtree(folder)
-    return FailureDiagnosis(report, None)
+    return report, output if output.stat().st_size or kernel else None
 
 
 def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
@@ -226,7 +283,7 @@ def _kernel_log(folder: Path, seconds: float) -> list[str]:
     if not lines:
         return []
     path = folder / "kernel.log"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_whole(path, "\n".join(lines) + "\n", 0o600)
     return [str(path)]
 
 

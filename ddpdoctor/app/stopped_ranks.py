@@ -50,4 +50,4 @@ def tell_stopped(
         seconds=round(seconds, 3),
         observations=observations,
     )
-    return write_report(probe, places[0], True, options, time.time() - seconds)
+    return write_report(probe, places[0], True, options, time.monotonic() - seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +22,7 @@ from ddpdoctor.facts.partial import Reads, guarded
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions
-from ddpdoctor.findings import Finding, Report, Skipped
+from ddpdoctor.findings import Finding, Report, Skipped, seconds_since, time_of
 from ddpdoctor.rules import CauseScope, Rule, area_of
 from ddpdoctor.rules.probe.probe005_to_009_017_504_rank_failed import collective_value_wrong
 from ddpdoctor.rules.probe.probe011_to_015_speed import bandwidth_below_expected
@@ -232,8 +231,8 @@ def report_of(tools: ToolReport, command: str, started: float) -> Report:
     return Report(
         command=command,
         host="",
-        started_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        seconds=round(time.time() - started, 3),
+        started_at=time_of(started),
+        seconds=seconds_since(started),
         findings=tools.findings,
         passed=tools.passed,
         skipped=tools.skipped,

@@ -55,7 +55,7 @@ def triaged(
     Args:
         paths: the inputs.
         request: the options.
-        started: `time.time()` when the command began.
+        started: `time.monotonic()` when the command began.
         command: the ddpdoctor command, for the report.
         job: the name of the only job to judge.
         is_one_job: whether everything is known to belong to one job.

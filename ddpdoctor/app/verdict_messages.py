@@ -63,6 +63,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
                 joined=nodes.joined_count,
                 absent=nodes.absent,
                 absent_count=nodes.absent_count,
+                proves=nodes.proves,
             )
         ),
         "findings": [encode(each) for each in outcome.findings],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,10 @@ COMPLETION_VARIABLE = "_DDPDOCTOR_COMPLETE"
 ENDED = (signal.SIGTERM, signal.SIGHUP)
 
 
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Errors of a process that may not have more files, memory, processes or threads."""
+
+
 class _EndedBySignal(BaseException):
     """SIGTERM or SIGHUP arrived; not an Exception, so that no `except Exception` catches it."""
 
@@ -32,10 +37,8 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_missing_streams()
-    for number in ENDED:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _end)
     try:
+        _handle_signals()
         code = _run(words) if command is None else command()
         sys.stdout.flush()
     except BrokenPipeError:
@@ -46,6 +49,8 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
         code = 128 + ended.args[0]
     except OSError as error:
         code = _cannot_write(error)
+    except MemoryError:
+        code = _say("error: not enough memory; raise the limits of this shell (ulimit -a) or container", 3)
     except Exception as error:  # the error boundary: any exception that gets here is a bug of ddpdoctor
         code = _confess(error)
     _leave(code)
@@ -72,6 +77,15 @@ def _run(words: list[str]) -> int:
     from ddpdoctor.cli.app import run
 
     return run(words)
+
+
+def _handle_signals() -> None:
+    """SIGTERM, SIGHUP and Ctrl-C end the command as `main` says, unless they are ignored (nohup, a shell's background job)."""
+    for number in ENDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see ddpdoctor/__init__.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -112,6 +126,8 @@ def _say(text: str, code: int) -> int:
 
 
 def _cannot_write(error: OSError) -> int:
+    if error.errno in EXHAUSTED:
+        return _say(f"error: {error.strerror}; raise the limits of this shell (ulimit -a) or container", 3)
     # Code that reads a file handles its OSError there; what gets here is standard output, or a bug.
     if error.filename is None and not os.environ.get("DDPDOCTOR_TRACEBACK"):
         return _say(f"error: standard output: {error.strerror or error}", 3)
@@ -123,6 +139,13 @@ def _confess(error: Exception) -> int:
         import traceback
 
         traceback.print_exc()
+    if isinstance(error, EOFError) and "marshal" in str(error):  # what Python leaves where a compiled file did not fit
+        folder = os.path.dirname(os.path.dirname(__file__))
+        return _say(
+            "error: a compiled Python file is truncated, probably because the disk was full; remove all of them:\n"
+            f"find {folder} -name '*.pyc' -delete",
+            3,
+        )
     return _say(
         f"error: internal error: {type(error).__name__}: {error}\n"
         "This is a bug in ddpdoctor, not in the job. DDPDOCTOR_TRACEBACK=1 shows where.",

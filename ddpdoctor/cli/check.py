@@ -22,6 +22,14 @@ def check(
     join_timeout: JoinTimeout = 30.0,
     quick: Quick = False,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Also run the script on CPU for a few steps.")] = False,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            "--secret",
+            metavar="FILE",
+            help="Accept only nodes and ranks with this secret: at least 16 bytes, mode 0600. `none`: accept all.",
+        ),
+    ] = None,
     write_nodes: Annotated[
         str | None,
         typer.Option(
@@ -39,7 +47,8 @@ def check(
     from ddpdoctor.app.preflight import Detail, preflight
     from ddpdoctor.app.preflight_plan import PreflightOptions
 
-    result = preflight(request, PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes, quick, rehearse))
+    options = PreflightOptions(not no_probe, no_meet, join_timeout, write_nodes, quick, rehearse, secret)
+    result = preflight(request, options)
     if result.detail is Detail.NOTHING:
         return result.report.exit_code(request.fail_on.severity)
     if result.detail is Detail.ONE_LINE:

@@ -11,6 +11,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from ddpdoctor.system.timeouts import NoThreadError, start_thread
+
 __all__ = ["ConsoleListener"]
 
 CLEAR = "\r\x1b[K"
@@ -107,8 +109,10 @@ class ConsoleListener:
     def _tick(self) -> None:
         """Redraw while a phase runs, so that its elapsed time is current."""
         if self._ticker is None:
-            self._ticker = threading.Thread(target=self._animate, daemon=True)
-            self._ticker.start()
+            try:
+                self._ticker = start_thread(self._animate)
+            except NoThreadError:
+                return  # the rows stay as they were drawn last
 
     def _animate(self) -> None:
         while not self._ended.wait(FRAME_SECONDS):

@@ -30,7 +30,7 @@ def triage(
     from ddpdoctor.app.triage_reading import triage_inputs
     from ddpdoctor.cli.output import emit
 
-    started = time.time()
+    started = time.monotonic()
     if not paths:
         raise UsageError("nothing to read: give log files, folders, dumps, or - for standard input")
     return emit(triage_inputs(paths, request, started=started, job=job, good=good or ()), request)

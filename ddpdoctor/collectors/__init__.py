@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -10,8 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ddpdoctor.collectors.sources import with_gaps_of_sources
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.system.machine import Deadline, Machine
+from ddpdoctor.system.timeouts import NoThreadError, start_thread
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.record import Facts
@@ -40,11 +43,10 @@ def collect(machine: Machine, sections: Iterable[str] = tuple(SECONDS)) -> Facts
     threads: dict[str, tuple[threading.Thread, Deadline, float]] = {}
     for name, ask in _askers(tuple(sections), gaps).items():
         seconds = min(SECONDS[name], machine.deadline.left)
-        thread = threading.Thread(target=_ask, args=(name, ask, machine, answers, gaps), daemon=True)
         try:
-            thread.start()
-        except RuntimeError as error:  # the process limit is reached
-            gaps[name] = Gap(name, f"{name}: {error}")
+            thread = start_thread(functools.partial(_ask, name, ask, machine, answers, gaps))
+        except NoThreadError as refused:
+            gaps[name] = Gap(name, f"{name}: {refused.strerror}")
         else:
             threads[name] = thread, machine.deadline.cut(seconds), seconds
     for name, (thread, limit, seconds) in threads.items():
@@ -82,8 +84,10 @@ def _ask(
     gaps: dict[str, Gap],
 ) -> None:
     try:
-        answers[name] = ask(machine)
+        answers[name] = with_gaps_of_sources(machine.root, name, ask(machine))
     except Missing as missing:
         gaps[name] = Gap(name, missing.reason, missing.why)
+    except NoThreadError as refused:
+        gaps[name] = Gap(name, f"{name}: {refused.strerror}")
     except Exception as error:  # a bug in a collector costs its section only, and is shown
         gaps[name] = Gap(name, f"{name}: the collector failed: {type(error).__name__}: {error}")

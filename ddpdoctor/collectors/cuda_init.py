@@ -10,6 +10,7 @@ import ctypes
 import os
 
 from ddpdoctor.facts.gaps import Gap
+from ddpdoctor.system.lifetime import die_with
 from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
@@ -71,4 +72,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    die_with(os.getppid())
     main()

@@ -165,7 +165,7 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
     mount = mount_of(root, "/dev/shm")
     is_own = mount is not None and mount[0] == "/dev/shm"
     found: dict[str, Any] = {
-        "shm_kind": mount[1] if mount and is_own else _kind_of_folder(root, "/dev/shm"),
+        "shm_kind": mount[1] if mount and is_own else _kind_of_folder(root, "/dev/shm", has_mounts=mount is not None),
         "shm_leftovers": gaps.ask("shm_leftovers", lambda: shm_leftovers(root, not is_container)) or (),
     }
     if kernel is None:
@@ -181,15 +181,15 @@ def _shm(machine: Machine, kernel: Kernel | None, gaps: _Gaps, is_container: boo
     return {**found, "shm_total_bytes": space.total_bytes, "shm_free_bytes": space.free_bytes}
 
 
-def _kind_of_folder(root: Root, path: str) -> str | None:
-    """`folder`, or `missing` if it certainly does not exist; None if it cannot be examined."""
+def _kind_of_folder(root: Root, path: str, *, has_mounts: bool) -> str | None:
+    """`folder`, or `missing` if it certainly does not exist; None if it, or what is mounted, cannot be examined."""
     try:
         os.stat(root.at(path))
     except FileNotFoundError:
         return "missing"
     except OSError:
         return None
-    return "folder"
+    return "folder" if has_mounts else None
 
 
 def _user_threads(root: Root, user: int, limits: Limits) -> int | None:

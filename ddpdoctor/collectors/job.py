@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
+from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
+
 __all__ = ["Copy", "JobRun"]
 
 PIECE_BYTES = 1 << 16
@@ -93,6 +95,7 @@ class JobRun:
         self._child: subprocess.Popen[bytes] | None = None
         self._status: int | None = None
         self._terminal = _terminal()
+        self._own = os.getpid()
 
     def run(self) -> int:
         """Start the job and wait for its end: its exit code, or 128 plus the number of the signal that killed it.
@@ -127,6 +130,7 @@ class JobRun:
 
     def _start(self) -> None:
         """Start the job as a shell would: it leads a process group, has the terminal and inherits open descriptors."""
+        prepare_to_die_with()
         ours, theirs = self._streams()
         try:
             self._child = subprocess.Popen(
@@ -150,7 +154,11 @@ class JobRun:
             self._send(self._child.pid, number)
 
     def _as_leader(self) -> None:
-        """In the child: create a process group and take the terminal."""
+        """In the child: create a process group and take the terminal.
+
+        If ddpdoctor is killed, the job gets SIGTERM, on which launchers end their ranks: its output has no reader.
+        """
+        die_with(self._own, signal.SIGTERM)
         os.setpgid(0, 0)
         self._take_terminal(os.getpid())
         for number in (*PASSED_ON, signal.SIGTTOU, signal.SIGCHLD):

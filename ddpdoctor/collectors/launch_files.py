@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
-from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
@@ -20,6 +18,7 @@ from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.system.process import LateError, run
+from ddpdoctor.system.regular_file import read_regular
 
 if TYPE_CHECKING:
     from ddpdoctor.launch.evaluator.task_files import TaskFile
@@ -39,7 +38,7 @@ _DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dock
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
-_SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
+_SHELL_FIRST = re.compile(r"#!.{0,200}?\b(?:bash|sh|dash|ksh)\b")
 
 
 @dataclass(slots=True)
@@ -47,8 +46,7 @@ class LaunchFiles:
     """What was read: the lines of each file, in order, the code prefixes suppressed per line of a file, and the failures.
 
     An empty prefix suppresses every code. `inputs` are the files as the report lists them, in order. `jobs` are what shell
-    files and manifests start on an imagined cluster, `submissions` the same as facts, `left_out` what was not understood,
-    and `job_files` the shell files as a whole.
+    files and manifests start on an imagined cluster, `submissions` the same as facts, and `left_out` what was not understood.
     """
 
     lines: dict[str, tuple[LaunchLine, ...]] = field(default_factory=dict)
@@ -57,7 +55,6 @@ class LaunchFiles:
     inputs: dict[str, ExaminedInput] = field(default_factory=dict)
     jobs: dict[str, tuple[ImaginedJob, ...]] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    job_files: dict[str, JobFile] = field(default_factory=dict)
     submissions: dict[str, Submission] = field(default_factory=dict)
 
     def silences(self, code: str, file: str, rows: Iterable[int]) -> bool:
@@ -103,11 +100,10 @@ def may_hold_launches(path: str) -> bool:
     if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
         return False
     try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-            if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
-                return False
-            text = head + file.read(MAX_BYTES - HEAD_BYTES)
+        head = read_regular(path, HEAD_BYTES)
+        if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
+            return False
+        text = read_regular(path, MAX_BYTES)
     except OSError:
         return False
     has_launch = _LAUNCHES.search(text) is not None
@@ -118,11 +114,7 @@ def may_hold_launches(path: str) -> bool:
 def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
     """The text of a file; or None and the reason."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            found.failures.append(f"{path}: not read: not a regular file")
-            return None, "not a regular file"
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES + 1)
     except OSError as error:
         found.failures.append(f"{path}: not read: {error.strerror}")
         return None, (error.strerror or "not readable").lower()
@@ -227,18 +219,18 @@ def _imagine(
 ) -> None:
     """Execute a shell file on an imagined cluster."""
     from ddpdoctor.facts.launch.record import Launch
-    from ddpdoctor.launch.evaluator.job_files import job_file_of
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.shell_text import shell_text_of
     from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
     texts = _TextsOnly(files)
     run_of_file = run_job_file(text, path, environ, version, folder, texts)
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
-    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path])
+    shell = shell_text_of(text, version, run_of_file)
+    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell)
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
-    found.job_files[path] = job_file_of(path, text, version, run_of_file, found.jobs[path])
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddpdoctor.facts.nodes import Node
+from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.client import MemberClient
 from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.messages import PROTOCOL
@@ -22,12 +23,15 @@ from ddpdoctor.multinode.results import LostNode, NotJoined, ReceivedVerdict, Se
 from ddpdoctor.multinode.session import MemberSession
 from ddpdoctor.network.aio import SEGMENT_BYTES
 from ddpdoctor.network.connect import can_bind, connect, listen
+from ddpdoctor.network.munge import Munge
+from ddpdoctor.network.proof import NO_SECRET, SECRET_VARIABLE, secret_of
 from ddpdoctor.network.resolve import look_up, look_up_canonical
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
+from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout, start_thread
 
 __all__ = [
     "BackgroundSession",
+    "authentication_of",
     "claim",
     "flag",
     "is_own",
@@ -65,17 +69,25 @@ def _is_flagged(port: int) -> bool:
     return sign is None
 
 
-def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port.
+def claim(
+    port: int, token: str, authentication: Authentication, host: str = ""
+) -> tuple[socket.socket | None, dict[str, Any]]:
+    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port. With a loopback
+    address as `host` it listens there only: nobody else can reach a job at such an address.
 
     The identity is {} if no ddpdoctor answers there: the port is in use then.
     """
     started = time.monotonic()
     while True:
         try:
-            return listen(port, segment_bytes=SEGMENT_BYTES), {}
+            made = listen(port, segment_bytes=SEGMENT_BYTES)  # at all addresses, as the job's store will
+            if _is_loopback_address(host):
+                made.close()
+                made = listen(port, host, SEGMENT_BYTES)
+            return made, {}
         except OSError:
             client = MemberClient(token, lambda seconds: None, lambda verdict: None, lambda words: None)
+            client.authentication = authentication
             identity = asyncio.run(client.identify("127.0.0.1", port))
             if identity.get("kind") in ("i-am", "other-job"):
                 return None, identity
@@ -83,6 +95,13 @@ def claim(port: int, token: str) -> tuple[socket.socket | None, dict[str, Any]]:
             if waited > ANSWER_SECONDS or (waited > CLAIM_SECONDS and not _is_flagged(port)):
                 return None, {}
         time.sleep(0.1)
+
+
+def _is_loopback_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, which may mean several addresses
 
 
 def is_translated(main: socket.socket, host: str, port: int) -> bool:
@@ -181,6 +200,22 @@ def token_of(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
+def authentication_of(environ: Mapping[str, str], path: str | None) -> Authentication:
+    """What this node can prove to the other nodes: the secret in `path`, DDPDOCTOR_SECRET_FILE, or the home folder, else
+    munge in a Slurm job. `none` as the path is for nodes that should not prove anything.
+
+    No file is made: on nodes without a shared home each node would have its own, and through the cache of a network file
+    system nodes would see it at different times. Both would keep nodes apart that belong together.
+
+    Raises:
+        SecretError: a file that was named cannot be used.
+    """
+    if (path or environ.get(SECRET_VARIABLE)) == NO_SECRET:
+        return Authentication()
+    secret = secret_of(environ, path)
+    return Authentication(secret, None if secret is not None else Munge.of(environ))
+
+
 class BackgroundSession:
     """A session in its own thread. `result` waits for it; the host must then call `conclude`."""
 
@@ -199,17 +234,17 @@ class BackgroundSession:
         explain: Callable[[], list[dict[str, Any]]],
         lost: Callable[[LostNode], None],
         hosts: tuple[str, ...],
+        authentication: Authentication,
     ) -> None:
         member = Member(secrets.token_hex(8), node, tuple(errors), line)
         own = frozenset(address.partition("%")[0] for address in node.addresses)
         self._session = MemberSession(member, token, join_seconds, own, main, is_patient, say, patience, explain, hosts)
-        self._session.lost = lost
+        self._session.lost, self._session.authentication = lost, authentication
         self._is_settled = threading.Event()
         self._answers: queue.Queue[SessionResult | ReceivedVerdict | NotJoined | Exception] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verdict: asyncio.Future[dict[str, Any]] | None = None
-        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "session")
 
     def result(self, seconds: float) -> SessionResult | ReceivedVerdict | NotJoined | None:
         """The result, None if it is not complete within `seconds`."""

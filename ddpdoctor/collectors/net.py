@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import socket
-import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from ddpdoctor.collectors.interfaces import read_interfaces
@@ -15,7 +16,8 @@ from ddpdoctor.facts.reachability import Attempt, Lookup
 from ddpdoctor.network.connect import source_address
 from ddpdoctor.network.resolve import late, look_up, look_up_fqdn, look_up_reverse
 from ddpdoctor.network.tcp_reach import check_reachability
-from ddpdoctor.system.machine import Deadline, Machine, Root
+from ddpdoctor.system.machine import Machine, Root
+from ddpdoctor.system.timeouts import finish_all
 
 __all__ = ["collect", "look_at_master"]
 
@@ -146,11 +148,10 @@ def _ask_all(machine: Machine, interfaces: tuple[Interface, ...], hostname: str,
     def ask_reverse(ip: str) -> None:
         answers.reverse[ip] = look_up_reverse(ip, NAME_SECONDS)
 
-    works = [ask_own, ask_full, *([ask_master] if master else ())]
-    threads = [threading.Thread(target=work, daemon=True) for work in works]
-    threads += [threading.Thread(target=ask_reverse, args=(ip,), daemon=True) for ip in routable]
+    works: list[Callable[[], None]] = [ask_own, ask_full, *([ask_master] if master else ())]
+    works += [functools.partial(ask_reverse, ip) for ip in routable]
     deadline = machine.deadline.cut(ALL_SECONDS)
-    _run(threads, deadline)
+    finish_all(works, lambda: deadline.left)
     if master and answers.master is None:
         answers.master = late(master, NAME_SECONDS)
     return answers
@@ -165,10 +166,3 @@ def look_at_master(net: Net, root: Root, host: str, port: int) -> Net:
     route = next(filter(None, (source_address(ip) for ip in foreign)), None)
     attempts = check_reachability(root, foreign, port, REACH_SECONDS)
     return replace(net, master_name=lookup, route_to_master=route, attempts=attempts, port=Port(port, is_set=True))
-
-
-def _run(threads: list[threading.Thread], deadline: Deadline) -> None:
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(deadline.left)

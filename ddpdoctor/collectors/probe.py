@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
 from ddpdoctor.system.machine import Deadline
 from ddpdoctor.system.process import kill
+from ddpdoctor.system.timeouts import in_threads
 
 __all__ = [
     "NodeRanks",
@@ -205,11 +206,7 @@ class RunningNode:
             except (OSError, ValueError):
                 return  # Ctrl-C: the rank was stopped and its pipes closed in the meantime
 
-        listening = [threading.Thread(target=hear, args=(rank,), daemon=True) for rank in self.ranks]
-        for thread in listening:
-            thread.start()
-        for thread in listening:
-            thread.join()
+        in_threads(functools.partial(hear, rank) for rank in self.ranks)
         first = next((a for a in answers if a.is_first), None) or next(iter(answers), None)
         if first is None:
             raise failures[0]

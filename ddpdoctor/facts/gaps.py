@@ -29,6 +29,8 @@ class Gap:
     path: str
     reason: str
     why: Why = Why.UNANSWERED
+    source: str = ""
+    """The part of the system that would show them, such as `/proc`, if that is missing: see `facts.unseen`."""
 
 
 class CannotLook(Exception):

@@ -15,7 +15,7 @@ from ddpdoctor.facts.gaps import Gap, Section
 if TYPE_CHECKING:
     from ddpdoctor.facts.reachability import ConnectOutcome
 
-__all__ = ["Form", "Node", "NodeLink", "Nodes", "Split", "Stranger", "late_names", "ranges", "split"]
+__all__ = ["Form", "Node", "NodeLink", "Nodes", "Proves", "Split", "Stranger", "late_names", "ranges", "split"]
 
 
 def late_names() -> dict[str, type]:
@@ -33,6 +33,19 @@ class Form:
     ENV = "env"
     FILES = "files"
     """Collected files: the settings of the job are unknown."""
+
+
+class Proves:
+    """How a node proves that it belongs to the job: the values of `Nodes.proves` and `Stranger.proves`."""
+
+    NOTHING = ""
+    FILE = "file"
+    """By a secret in a file that only the user can read."""
+    MUNGE = "munge"
+    """By munge, the authentication service of the Slurm cluster."""
+    OTHER = "other"
+    """By a secret that is not this job's."""
+    ALL = (NOTHING, FILE, MUNGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,9 @@ class NodeLink:
 class Stranger:
     """A client of the job's port that is not part of the job: a node of another job, or (without `is_node`) another program.
 
-    `protocol` is set for a node of this job whose ddpdoctor has another version of the protocol.
+    `protocol` is set for a node of this job whose ddpdoctor has another version of the protocol, `proves` (see `Proves`) for
+    one that was refused because it does not prove that it belongs to this job. What an unknown client says about itself may
+    be false: `address` is where it is.
     """
 
     host: str
@@ -132,6 +147,10 @@ class Stranger:
     rdzv_id: str | None = None
     is_node: bool = True
     protocol: int | None = None
+    proves: str | None = None
+    address: str = ""
+    is_proven: bool = False
+    """A node of another job of the same user, which has proved that."""
 
     @property
     def title(self) -> str:
@@ -170,6 +189,8 @@ class Nodes(Section):
     """The node_ranks (ranks in form `env`) that had not joined at the end, also where an error ended the wait early."""
     absent_count: int = 0
     """How many had not joined at the end, whether or not their numbers are known."""
+    proves: str | None = None
+    """How the nodes proved that they belong to the job (see `Proves`); None if they did not meet in a session."""
     joined: int | None = None
     """How many joined, where `nodes` are only the first of them, as in the verdict that the host sends."""
     gaps: tuple[Gap, ...] = ()

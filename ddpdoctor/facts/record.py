@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.hang import Hang
     from ddpdoctor.facts.host import Host
     from ddpdoctor.facts.job import Job
-    from ddpdoctor.facts.job_file import JobFile
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.net import Net
     from ddpdoctor.facts.nodes import Nodes
@@ -41,7 +40,7 @@ class Facts:
     `job` is set by the command that knows it; if it is None and there is a launch, the engine builds it from the launch lines.
     `submission` is there only where a job file is judged.
     `startup` is there only where this machine was searched for what the launch line starts: in `check`. `rehearsal` is there
-    only where the script was rehearsed, `job_file` only where `lint` judges a shell or batch file as a whole.
+    only where the script was rehearsed.
     """
 
     schema: str
@@ -62,7 +61,6 @@ class Facts:
     job: Job | None = None
     submission: Submission | None = None
     startup: Startup | None = None
-    job_file: JobFile | None = None
     rehearsal: Rehearsal | None = None
     gaps: tuple[Gap, ...] = ()
 
@@ -72,7 +70,6 @@ _LATE = {
     "Hang": "hang",
     "Host": "host",
     "Job": "job",
-    "JobFile": "job_file",
     "Log": "log",
     "Net": "net",
     "Nodes": "nodes",

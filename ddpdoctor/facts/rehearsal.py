@@ -18,6 +18,7 @@ __all__ = [
     "RehearsedCall",
     "RehearsedRank",
     "Side",
+    "UnreachedCode",
 ]
 
 
@@ -212,7 +213,7 @@ class ObservationKind(str, Enum):
     UNSYNCHRONIZED = "unsynchronized"
     """An optimizer step with gradients that no backward pass has synchronized."""
     SPLIT_DIFFERS = "split_differs"
-    """random_split gives another split on each rank."""
+    """random_split gives a different split on each rank."""
     METRIC_DIFFERS = "metric_differs"
     """A scheduler is fed with another metric on each rank."""
     NOT_WRAPPED = "not_wrapped"
@@ -229,6 +230,34 @@ class ObservationKind(str, Enum):
     REFUSED = "refused"
     """A call that the backend of the script refuses."""
     UNEVEN_LOADERS = "uneven_loaders"
+    UNUSED_PARAMETERS = "unused_parameters"
+    """Parameters of a DDP model that get no gradient. `other` is where the exception was raised."""
+    FROZEN_AFTER_WRAP = "frozen_after_wrap"
+    """requires_grad was changed after DDP was constructed."""
+    TRACKERS = "trackers"
+    """Every rank starts a run of an experiment tracker."""
+    SAME_DRAWS = "same_draws"
+    """Ranks with different samples draw the same random numbers. `other` is where they are drawn."""
+    LONG_SCHEDULE = "long_schedule"
+    """A schedule counts the steps of the whole data set."""
+    SPAWN_UNDER_LAUNCHER = "spawn_under_launcher"
+    """Every process that the launcher starts spawns ranks itself."""
+    FOLDER_RACE = "folder_race"
+    """One rank makes a folder, and another one writes into it without a barrier between. `other` is where it is made."""
+    REDUCED_LOSS = "reduced_loss"
+    """A loss was reduced in place before its backward pass."""
+    LOCAL_DECISION = "local_decision"
+    """A condition on a value that differs between ranks ends or skips collectives. `other` is one of these."""
+    DIVIDED_TWICE = "divided_twice"
+    """Averaged gradients, or the loss of a DDP model, are divided by the number of ranks."""
+    UNSCALED_EARLY = "unscaled_early"
+    """Gradients are unscaled before they are reduced. `other` is where they are reduced."""
+    CLIPPED_SHARDS = "clipped_shards"
+    """clip_grad_norm_ of torch.nn.utils on the shards of FSDP."""
+    OUTSIDER = "outsider"
+    """A rank calls a collective of a group to which it does not belong: nothing happens."""
+    NEVER_BROADCAST = "never_broadcast"
+    """Gradients are averaged by hand, and the initial parameters differ."""
     SWALLOWED = "swallowed"
     """The script caught the exception that ends it."""
 
@@ -249,6 +278,15 @@ class RehearsalObservation:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreachedCode:
+    """Code that concerns other ranks and that no rank came to. `what` is the name of the call, or the branch."""
+
+    place: CodePlace
+    what: str
+    is_branch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearsal(Section):
     """One rehearsal. `asked` is the world of the launch line where it was made smaller, else None.
 
@@ -266,6 +304,10 @@ class Rehearsal(Section):
     observations: tuple[RehearsalObservation, ...] = ()
     standins: tuple[str, ...] = ()
     not_reached: tuple[str, ...] = ()
+    unreached: tuple[UnreachedCode, ...] = ()
+    """Lines with collectives, and branches on the rank, that no rank came to."""
+    files: tuple[str, ...] = ()
+    """The user's files of which lines ran."""
     obstacle: str | None = None
     obstacle_place: CodePlace | None = None
     isolation: dict[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.shell_text import ShellText, TextSpan
 
 __all__ = [
     "ClusterService",
@@ -16,22 +17,32 @@ __all__ = [
     "Part",
     "PodSet",
     "RayGroup",
+    "RayStart",
+    "RaySubmit",
     "Step",
     "Submission",
     "Task",
     "WordList",
 ]
 
+_NOWHERE = TextSpan(0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand."""
+    """What puts programs on hosts: srun, mpirun, jsrun, flux, ssh, deepspeed. `places` are where its options stand.
+
+    `slots` are the processes that all its hosts take, where its options limit them; `refused` is a row of its host file
+    that it does not read.
+    """
 
     name: str
     at: Mark
     hosts: tuple[str, ...] = ()
     tasks: int = 1
     places: dict[str, Mark] = field(default_factory=dict)
+    slots: int | None = None
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,10 @@ class Task:
     them; `missed` are those that a text around it expands. `ranks` is how many ranks it starts, `slots` are the hosts and
     GPUs of a host file that it reads, `active` how many GPUs of each host it uses. `varying` are the words that differ in
     each job of an array, by their index. `of_process` are those that were made of
+    something that differs per process, such as SLURM_PROCID. `trainer` are devices and num_nodes that LightningCLI gets from
+    its words or their configuration file. `set_at` is where the file sets variables of its environment.
     something that differs per process, such as SLURM_PROCID. `set_at` is where the file sets variables of its environment.
+    `span` is where a shell file starts it, `fixed_port` the port that it uses in every run of the file.
     """
 
     line: LaunchLine
@@ -64,7 +78,10 @@ class Task:
     varying: tuple[int, ...] = ()
     of_process: tuple[int, ...] = ()
     script: StartedScript | None = None
+    trainer: dict[str, int] = field(default_factory=dict)
     set_at: dict[str, Mark] = field(default_factory=dict)
+    span: TextSpan = _NOWHERE
+    fixed_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +151,16 @@ class ClusterService:
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """The pods of a Job: how many run at a time of those that it needs; `at` is where that is written."""
+    """The pods of a Job or StatefulSet: how many run at a time of those that it needs; `at` is where that is written.
+
+    `is_ordered`: the next pod starts when the one before is ready, which its readiness probe decides.
+    """
 
     pods: tuple[str, ...]
     at_once: int
     needed: int
     at: Mark
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +169,38 @@ class RayGroup:
 
     told: int
     gpus: int
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class RayStart:
+    """One `ray start` on an imagined host.
+
+    `address` and `port` are what a worker connects to, None where they are not known; for a head, `port` is its own.
+    `told` are its `--num-gpus`, `gpus` those of its host. `blocks`: it stays in the foreground, or a shell around it may.
+    `starter` is the program that put it on its host, "" without one. `places` are where its options stand.
+    """
+
+    host: str
+    is_head: bool
+    at: Mark
+    address: str | None = None
+    port: int | None = None
+    told: int | None = None
+    gpus: int | None = None
+    blocks: bool = False
+    starter: str = ""
+    is_certain: bool = True
+    places: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RaySubmit:
+    """`ray job submit` with an address: its scheme and port, and where it stands."""
+
+    scheme: str
+    host: str
+    port: int | None
     at: Mark
 
 
@@ -165,7 +218,9 @@ class WordList:
 class Submission:
     """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
 
-    `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
+    `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
+    their names, "" for a pod without one. `word_lists` are those of a Dockerfile. `is_submitting`: its shell submits the jobs.
+    `shell` is the text of a shell or batch file, None for other files.
     """
 
     file: str
@@ -177,3 +232,18 @@ class Submission:
     word_lists: tuple[WordList, ...] = ()
     pod_sets: tuple[PodSet, ...] = ()
     ray_groups: tuple[RayGroup, ...] = ()
+    ray_starts: tuple[RayStart, ...] = ()
+    ray_submits: tuple[RaySubmit, ...] = ()
+    domains: dict[str, str] = field(default_factory=dict)
+    is_submitting: bool = False
+    shell: ShellText | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of a shell or batch file; "" for other files."""
+        return "" if self.shell is None else self.shell.text
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All that it starts, in the order of the file."""
+        return tuple(task for step in self.steps for task in step.tasks)

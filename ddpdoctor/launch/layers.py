@@ -12,6 +12,7 @@ from ddpdoctor.facts.launch.programs import (
     ACCELERATE_PREFIXES,
     DEEPSPEED,
     ELSEWHERE,
+    HOROVOD,
     MPIRUN,
     SHELL_TEXT,
     SRUN,
@@ -87,6 +88,8 @@ def _layer(
         return layer, _wrap(layer) if launcher is LauncherKind.SBATCH else inner
     if MPI.fullmatch(name):
         return wrapped(words, MPIRUN, LauncherKind.MPIRUN)
+    if name == "horovodrun":
+        return wrapped(words, HOROVOD, LauncherKind.MPIRUN)
     if name in NAMES:
         return unjudged(words, NAMES[name])
     if name in WRAPPERS:

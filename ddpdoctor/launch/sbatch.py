@@ -26,14 +26,20 @@ def batch_layer(text: str, version: Version) -> Layer | None:
     return layers[0] if len(layers) == 1 else None
 
 
-def batch_layers(text: str, version: Version) -> tuple[Layer, ...]:
-    """The options of each component of a batch job: lines `#SBATCH hetjob` stand between them. () without a line."""
+def batch_layers(text: str, version: Version, given: str = "") -> tuple[Layer, ...]:
+    """The options of each component of a batch job: lines `#SBATCH hetjob` stand between them. () without a line.
+
+    Args:
+        given: the options of the command line of sbatch, which take precedence over the lines.
+    """
     parts: list[list[str]] = [[]]
     for _, option in _rows(text):
         if option in ("hetjob", "packjob"):
             parts.append([])
         else:
             parts[-1].append(option)
+    if given:
+        parts[0].append(given)
     layers = [_layer(options, version) for options in parts] if any(parts) else []
     return tuple(layer for layer in layers if layer is not None)
 

@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode
-from ddpdoctor.facts.nodes import Node, Stranger
+from ddpdoctor.facts.nodes import Node, Proves, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.authentication import Authentication, NotProvenError, OtherAnswer
+from ddpdoctor.multinode.channel import READ_BYTES, NodeConnection, send_heartbeats
 from ddpdoctor.multinode.link_plan import encode_links, try_links
 from ddpdoctor.multinode.liveness import read_lost_node, watch_host
 from ddpdoctor.multinode.members import Member
-from ddpdoctor.multinode.messages import (
-    MAX_LINE_BYTES,
-    PROTOCOL,
-    SILENT_SECONDS,
-    WireError,
-    receive_message,
-    send_heartbeats,
-    send_message,
-)
+from ddpdoctor.multinode.messages import MAX_HELLO_BYTES, PROTOCOL, SILENT_SECONDS, WireError
 from ddpdoctor.multinode.results import LostNode
 from ddpdoctor.network.aio import connect
 from ddpdoctor.network.tcp_info import lost_packets
@@ -38,7 +32,8 @@ class MemberClient:
     """The state of a member. `on_joined` is called when it was admitted, with the seconds that its host still waits.
 
     `other_job` is the identity of another job's node at this port, `lost_host` a host that disappeared before its verdict,
-    `taken_by` the node that has this node's place in a complete job. `on_lost` is called with nodes that disappear after
+    `taken_by` the node that has this node's place in a complete job, `other_proof` a host that does not prove the same as this
+    node. `on_lost` is called with nodes that disappear after
     the verdict.
     """
 
@@ -58,6 +53,8 @@ class MemberClient:
     other_version: Stranger | None = None
     taken_by: Node | None = None
     lost_host: str | None = None
+    authentication: Authentication = field(default_factory=Authentication)
+    other_proof: Stranger | None = None
 
     @property
     def is_member(self) -> bool:
@@ -65,19 +62,44 @@ class MemberClient:
 
     async def identify(self, address: str, port: int) -> dict[str, Any]:
         """The identity of the server; {} if it is not ddpdoctor, the kind SILENT if it accepts but does not answer."""
-        connected = await connect(address, port, IDENTIFY_SECONDS, MAX_LINE_BYTES)
+        connected = await connect(address, port, IDENTIFY_SECONDS, READ_BYTES)
         if isinstance(connected, ConnectOutcome):
             return {}
-        reader, writer = connected
+        channel = NodeConnection(*connected, most=MAX_HELLO_BYTES)
         try:
-            await send_message(writer, {"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token})
-            return await asyncio.wait_for(receive_message(reader), IDENTIFY_SECONDS)
+            identity = await asyncio.wait_for(self._identity(channel), IDENTIFY_SECONDS)
+            self._note_refusal(identity, address)
+            return identity
         except asyncio.TimeoutError:
             return {"kind": SILENT}
+        except NotProvenError as error:
+            self._refused_at(address, error.host, error.proves)
+            return {}
         except (OSError, WireError):
             return {}
         finally:
-            writer.close()
+            channel.writer.close()
+
+    async def _identity(self, channel: NodeConnection) -> dict[str, Any]:
+        try:
+            await self.authentication.prove_to_host(channel, self.token)
+        except OtherAnswer as answer:
+            return answer.message
+        host = self.authentication.node.get("host")
+        await channel.send({"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token, "host": host})
+        return await channel.receive()
+
+    def _note_refusal(self, message: dict[str, Any], address: str) -> None:
+        """Remember a host that needs a proof which this node does not have."""
+        if message.get("kind") == "no-proof":
+            host, proves = message.get("host"), message.get("proves")
+            name = host[:80] if isinstance(host, str) else ""
+            self._refused_at(address, name, proves if proves in Proves.ALL else Proves.OTHER)
+
+    def _refused_at(self, address: str, host: str, proves: str) -> None:
+        """A host does not prove the same as this node."""
+        self.other_since = self.other_since or time.monotonic()
+        self.other_proof = Stranger(host or address, is_node=False, proves=proves, address=address)
 
     async def join(
         self, me: Member, address: str, port: int, way: ConnectOutcome | None, patience: float
@@ -86,19 +108,19 @@ class MemberClient:
 
         `way` is why the member uses the side port; `patience` is the timeout of connecting and of being admitted, in seconds.
         """
-        connected = await connect(address, port, patience, MAX_LINE_BYTES)
+        connected = await connect(address, port, patience, READ_BYTES)
         if isinstance(connected, ConnectOutcome):
             return connected
-        reader, writer = connected
+        channel, writer = NodeConnection(*connected), connected[1]
         try:
             member = replace(me, clock=time.time(), node=replace(me.node, way=way))
-            await send_message(writer, member.hello(self.token))
-            refusal = self._refusal(me, await asyncio.wait_for(receive_message(reader), patience), address)
+            welcome = await asyncio.wait_for(self._welcome(channel, member), patience)
+            refusal = self._refusal(me, welcome, address)
             if refusal is not None:
                 return refusal
-            heartbeats = asyncio.create_task(send_heartbeats(writer))
+            heartbeats = asyncio.create_task(send_heartbeats(channel))
             try:
-                await self._stay(reader, writer, (address, port))
+                await self._stay(channel, (address, port))
             finally:
                 heartbeats.cancel()
                 await asyncio.gather(heartbeats, return_exceptions=True)
@@ -106,14 +128,27 @@ class MemberClient:
         except asyncio.TimeoutError:
             self.is_lossy = bool(lost_packets(writer.get_extra_info("socket")))
             return None if self.is_member else ConnectOutcome.NO_ANSWER if self.is_lossy else ConnectOutcome.SILENT
+        except NotProvenError as error:
+            self._refused_at(address, error.host, error.proves)
+            return ConnectOutcome.STRANGER
         except (OSError, WireError):
             return None if self.is_member else ConnectOutcome.STRANGER
         finally:
             self.host_address = None
             writer.close()
 
+    async def _welcome(self, channel: NodeConnection, member: Member) -> dict[str, Any]:
+        """The host's answer to this node's hello."""
+        try:
+            await self.authentication.prove_to_host(channel, self.token)
+        except OtherAnswer as answer:
+            return answer.message
+        await channel.send(member.hello(self.token))
+        return await channel.receive()
+
     def _refusal(self, me: Member, welcome: dict[str, Any], address: str) -> ConnectOutcome | None:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
+        self._note_refusal(welcome, address)
         if kind == "other-job":
             self.other_since = self.other_since or time.monotonic()
             self.other_job = welcome
@@ -124,11 +159,12 @@ class MemberClient:
         if kind != "welcome" or welcome.get("key") == me.key or not isinstance(seconds, (int, float)):
             return ConnectOutcome.STRANGER
         self.host_address, self.other_job, self.other_since, self.other_version = address, None, None, None
+        self.other_proof = None
         self.lost_host = str(welcome.get("host"))[:60]
         self.on_joined(min(max(float(seconds), 0.0), 1e6))
         return None
 
-    async def _stay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: tuple[str, int]) -> None:
+    async def _stay(self, channel: NodeConnection, host: tuple[str, int]) -> None:
         """Serve the host's requests until its verdict; then watch the host if it asks for that.
 
         Raises:
@@ -137,13 +173,13 @@ class MemberClient:
             asyncio.TimeoutError: the host was suspended.
         """
         place: dict[str, Any] | None = None
-        while message := await self._receive(reader, writer):
+        while message := await self._receive(channel):
             kind = message.get("kind")
             if kind == "progress":
                 self.on_progress(str(message.get("words"))[:300])
             elif kind == "test":
-                links = await try_links(message, self.token)
-                await send_message(writer, encode_links(links))
+                links = await try_links(message, self.token, self.authentication)
+                await channel.send(encode_links(links))
             elif kind == "place":
                 place = message
             elif kind == "verdict":
@@ -151,22 +187,22 @@ class MemberClient:
                 self.on_verdict({**message, "place": place})
                 watched = read_lost_node(message.get("watch"))
                 if watched is not None:
-                    await watch_host(reader, host, watched, self.on_lost)
+                    await watch_host(channel, host, watched, self.on_lost)
                 return
 
-    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+    async def _receive(self, channel: NodeConnection) -> dict[str, Any]:
         """The next message of the host, which sends heartbeats; if packets are lost, it may be late.
 
         Raises:
             OSError, WireError, asyncio.TimeoutError: as `_stay`.
         """
         try:
-            return await asyncio.wait_for(receive_message(reader), SILENT_SECONDS)
+            return await asyncio.wait_for(channel.receive(), SILENT_SECONDS)
         except asyncio.TimeoutError:
-            self.is_lossy = bool(lost_packets(writer.get_extra_info("socket")))
+            self.is_lossy = bool(lost_packets(channel.writer.get_extra_info("socket")))
             if not self.is_lossy:
                 raise
-        return await asyncio.wait_for(receive_message(reader), 2 * SILENT_SECONDS)
+        return await asyncio.wait_for(channel.receive(), 2 * SILENT_SECONDS)
 
 
 def _other_version(message: dict[str, Any], address: str) -> Stranger:

@@ -25,7 +25,7 @@ async def survey(host: SessionHost, members: Sequence[Member]) -> tuple[NodeLink
     await asyncio.gather(
         *(host.send_to(connection, encode_line(wanted[connection.member.key])) for connection in connections)
     )
-    links = await try_links(wanted[host.me.key], host.token)
+    links = await try_links(wanted[host.me.key], host.token, host.authentication)
     end = time.monotonic() + 2 * TEST_SECONDS
     while any(_is_awaited(host, connection) for connection in connections) and time.monotonic() < end:
         await host.change()

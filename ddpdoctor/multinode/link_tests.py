@@ -6,11 +6,12 @@ import asyncio
 import os
 import time
 from dataclasses import replace
-from typing import Any
 
 from ddpdoctor.facts.nodes import NodeLink
 from ddpdoctor.facts.reachability import ConnectOutcome
-from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line, receive_message
+from ddpdoctor.multinode.authentication import Authentication
+from ddpdoctor.multinode.channel import READ_BYTES, NodeConnection
+from ddpdoctor.multinode.messages import MAX_HELLO_BYTES, PROTOCOL, WireError
 from ddpdoctor.network.aio import connect, look_up
 from ddpdoctor.network.connect import outcome_of
 
@@ -41,112 +42,111 @@ def partners(index: int, count: int) -> tuple[int, ...]:
     return tuple(others)
 
 
-async def serve_echo(
-    message: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str
-) -> None:
+async def serve_echo(channel: NodeConnection, key: str) -> None:
     """Echo data that asks for it, and count the rest.
 
     Raises:
         OSError: the connection was lost.
         WireError: the message is not a test.
     """
-    writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "here", "key": key}))
-    await writer.drain()
-    while message := await receive_message(reader):
+    writer = channel.writer
+    await channel.send({"ddpdoctor": PROTOCOL, "kind": "here", "key": key})
+    while message := await channel.receive():
         size = message.get("bytes")
         if type(size) is not int or not 0 <= size <= SAMPLE_BYTES:
             raise WireError("invalid size")
         left = size
         while left:
-            piece = await reader.read(min(left, PIECE_BYTES))
+            piece = await channel.read(min(left, PIECE_BYTES))
             if not piece:
                 return
             left -= len(piece)
             if message.get("back"):
                 writer.write(piece)
                 await writer.drain()
-        writer.write(encode_line({"kind": "got", "bytes": size}))
-        await writer.drain()
+        await channel.send({"kind": "got", "bytes": size}, TEST_SECONDS)
 
 
-async def try_link(link: NodeLink, token: str, key: str, *, samples: bool) -> NodeLink:
+async def try_link(link: NodeLink, token: str, key: str, authentication: Authentication, *, samples: bool) -> NodeLink:
     """The link with its test results. `key` is the target's: another machine may answer at its address."""
     if link.name:
         lookup = await look_up(link.name, NAME_SECONDS)
         link = replace(link, name="") if lookup.is_late else replace(link, resolved=lookup.addresses)
     if not link.address:
         return link
-    connected = await connect(link.address, link.port, TEST_SECONDS, ECHO_BYTES * 2, segment_bytes=0)
+    connected = await connect(link.address, link.port, TEST_SECONDS, ECHO_BYTES, segment_bytes=0)
     if isinstance(connected, ConnectOutcome):
         return replace(link, outcome=connected)
-    reader, writer = connected
+    channel = NodeConnection(*connected, most=MAX_HELLO_BYTES)
     try:
-        latency = await asyncio.wait_for(_greet(reader, writer, token, key), TEST_SECONDS)
+        latency = await asyncio.wait_for(_greet(channel, token, key, authentication), TEST_SECONDS)
         link = replace(link, latency_seconds=latency)
-        link = replace(link, is_echoed=await asyncio.wait_for(_echo(reader, writer), TEST_SECONDS))
-        return replace(link, gb_per_s=await _sample(reader, writer)) if samples else link
+        link = replace(link, is_echoed=await asyncio.wait_for(_echo(channel), TEST_SECONDS))
+        return replace(link, gb_per_s=await _sample(channel)) if samples else link
     except asyncio.TimeoutError:
         # Either small packets passed and 32 KiB did not, or nothing came back at any size.
-        is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key)
+        is_size = link.latency_seconds is not None and await _passes_in_small_packets(link, token, key, authentication)
         return replace(link, is_echoed=False) if is_size else replace(link, outcome=ConnectOutcome.SILENT)
     except OSError as error:
         return replace(link, outcome=outcome_of(error))
     except (WireError, asyncio.IncompleteReadError):
         return replace(link, outcome=ConnectOutcome.STRANGER)
     finally:
-        writer.close()
+        channel.writer.close()
 
 
-async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, key: str) -> float:
+async def _greet(channel: NodeConnection, token: str, key: str, authentication: Authentication) -> float:
     """The lowest latency of a few small messages.
 
     Raises:
         WireError: another machine answers at this address.
     """
-    writer.write(encode_line({"ddpdoctor": PROTOCOL, "kind": "echo", "token": token}))
-    answer = await receive_message(reader)
+    await authentication.prove_to_host(channel, token)
+    await channel.send({"ddpdoctor": PROTOCOL, "kind": "echo", "token": token})
+    answer = await channel.receive()
     if answer.get("kind") != "here" or answer.get("key") != key:
         raise WireError("another node")
-    return min([await _ping(reader, writer) for _ in range(PINGS)])
+    return min([await _ping(channel) for _ in range(PINGS)])
 
 
-async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def _echo(channel: NodeConnection) -> bool:
     payload = os.urandom(ECHO_BYTES)
-    writer.write(encode_line({"bytes": ECHO_BYTES, "back": True}) + payload)
-    echoed = await reader.readexactly(ECHO_BYTES)
-    await receive_message(reader)
+    channel.announce({"bytes": ECHO_BYTES, "back": True}, payload)
+    echoed = await channel.read_exactly(ECHO_BYTES)
+    await channel.receive()
     return echoed == payload
 
 
-async def _passes_in_small_packets(link: NodeLink, token: str, key: str) -> bool:
+async def _passes_in_small_packets(link: NodeLink, token: str, key: str, authentication: Authentication) -> bool:
     """Whether 32 KiB come back in packets far smaller than any MTU."""
-    connected = await connect(link.address, link.port, AGAIN_SECONDS, ECHO_BYTES * 2)
+    connected = await connect(link.address, link.port, AGAIN_SECONDS, READ_BYTES)
     if isinstance(connected, ConnectOutcome):
         return False
+    channel = NodeConnection(*connected, most=MAX_HELLO_BYTES)
     try:
-        await asyncio.wait_for(_greet(*connected, token, key), AGAIN_SECONDS)
-        return await asyncio.wait_for(_echo(*connected), AGAIN_SECONDS)
+        await asyncio.wait_for(_greet(channel, token, key, authentication), AGAIN_SECONDS)
+        return await asyncio.wait_for(_echo(channel), AGAIN_SECONDS)
     except (asyncio.TimeoutError, OSError, WireError, asyncio.IncompleteReadError):
         return False
     finally:
-        connected[1].close()
+        channel.writer.close()
 
 
-async def _ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+async def _ping(channel: NodeConnection) -> float:
     started = time.monotonic()
-    writer.write(encode_line({"bytes": 0}))
-    await receive_message(reader)
+    channel.announce({"bytes": 0})
+    await channel.receive()
     return round(time.monotonic() - started, 6)
 
 
-async def _sample(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float | None:
+async def _sample(channel: NodeConnection) -> float | None:
     """GB/s of a short stream; None if it is too slow to be measured in this time."""
     block = bytes(PIECE_BYTES)
     sent, started = 0, time.monotonic()
     while sent < SAMPLE_BYTES and time.monotonic() - started < SAMPLE_SECONDS:
-        writer.write(encode_line({"bytes": PIECE_BYTES}) + block)
+        channel.announce({"bytes": PIECE_BYTES}, block)
         try:
-            await asyncio.wait_for(receive_message(reader), SAMPLE_SECONDS * 2)
+            await asyncio.wait_for(channel.receive(), SAMPLE_SECONDS * 2)
         except asyncio.TimeoutError:
             return None
         sent += PIECE_BYTES

@@ -15,9 +15,10 @@ from typing import Any
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.channel import READ_BYTES, NodeConnection
 from ddpdoctor.multinode.host import MemberConnection, SessionHost
 from ddpdoctor.multinode.members import Member
-from ddpdoctor.multinode.messages import MAX_LINE_BYTES, SILENT_SECONDS, WireError, receive_message
+from ddpdoctor.multinode.messages import SILENT_SECONDS, WireError
 from ddpdoctor.multinode.results import LostNode, NodeEnd
 from ddpdoctor.network.aio import connect
 
@@ -73,14 +74,14 @@ async def watch_members(host: SessionHost, known: Mapping[str, LostNode], lost: 
 
 
 async def watch_host(
-    reader: asyncio.StreamReader, peer: tuple[str, int], host: LostNode, lost: Callable[[LostNode], None]
+    channel: NodeConnection, peer: tuple[str, int], host: LostNode, lost: Callable[[LostNode], None]
 ) -> None:
     """As a member of the host at `peer`: report to `lost` the nodes that the host reports, and the host itself if it is lost."""
     check, last_message_at, slowest = LivenessCheck(), time.monotonic(), 0.0
     while True:
         message: dict[str, Any] = {}
         try:
-            message = await asyncio.wait_for(receive_message(reader), LOOK_SECONDS)
+            message = await asyncio.wait_for(channel.receive(), LOOK_SECONDS)
             end = None if message else NodeEnd.ENDED
             now = time.monotonic()
             last_message_at, slowest = now, max(slowest, now - last_message_at)
@@ -115,7 +116,7 @@ class LivenessCheck:
         sure = SURE_OF_SLOW_SECONDS if is_slow else SURE_SECONDS
         if silent < (SILENT_SECONDS if is_slow else SUSPECT_SECONDS) or (is_suspected and now - self._since < sure):
             return None
-        connected = await connect(*peer, CHECK_SECONDS, MAX_LINE_BYTES)
+        connected = await connect(*peer, CHECK_SECONDS, READ_BYTES)
         if connected in (ConnectOutcome.NO_ANSWER, ConnectOutcome.NO_HOST):
             return NodeEnd.SILENT if time.monotonic() - last_message_at >= SILENT_SECONDS else None
         if not isinstance(connected, ConnectOutcome):
@@ -130,4 +131,4 @@ class LivenessCheck:
 
 def _peer(connection: MemberConnection) -> tuple[str, int]:
     """The address of a member and its echo port."""
-    return str((connection.writer.get_extra_info("peername") or ("",))[0]), connection.member.echo_port
+    return str((connection.channel.writer.get_extra_info("peername") or ("",))[0]), connection.member.echo_port

@@ -1,7 +1,7 @@
 """The messages between nodes: one JSON object per line, limited in size, with the protocol number in the first one.
 
-The token separates jobs. It is not a secret: any client that reaches the port can join, but only gets what the nodes
-report about themselves.
+The token separates jobs. It is not a secret: without one (`authentication.py`), any client that reaches the port can join,
+but only gets what the nodes report about themselves.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 __all__ = [
     "MAX_HELLO_BYTES",
     "MAX_LINE_BYTES",
+    "MOST_HELLO_VALUES",
+    "MOST_VALUES",
     "PROTOCOL",
     "SILENT_SECONDS",
     "WireError",
+    "cost_of",
     "decode_line",
     "encode_line",
-    "receive_message",
-    "send_heartbeats",
-    "send_lines",
-    "send_message",
+    "send_bytes",
 ]
 
 PROTOCOL = 1
@@ -29,9 +29,11 @@ MAX_HELLO_BYTES = 256 << 10
 """The longest first line: a node of 16 GPUs needs less than a tenth of it."""
 MAX_LINE_BYTES = 4 << 20
 """The longest line from an admitted node: links and verdicts of a thousand nodes."""
-
-
-BEAT_SECONDS = 0.5
+MOST_VALUES = 200_000
+"""The most JSON values in one line: each takes up to 80 bytes, however short its text is."""
+MOST_HELLO_VALUES = 8_000
+"""The same for lines that a host receives: many nodes may send at once, and none has a tenth of this to tell."""
+VALUE_BYTES = 80
 SILENT_SECONDS = 3.0
 """A peer that is silent for this long was suspended, or its machine is gone: both sides send heartbeats."""
 
@@ -45,15 +47,23 @@ def encode_line(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
-ALIVE = encode_line({"kind": "alive"})
+def cost_of(line: bytes) -> int:
+    """About how many bytes of memory a message takes."""
+    return len(line) + VALUE_BYTES * _values(line)
 
 
-def decode_line(line: bytes) -> dict[str, Any]:
+def _values(line: bytes) -> int:
+    return line.count(b",") + line.count(b"[") + line.count(b"{")
+
+
+def decode_line(line: bytes, most_values: int = MOST_VALUES) -> dict[str, Any]:
     """One message as it was received.
 
     Raises:
-        WireError: it is not a JSON object.
+        WireError: it is not a JSON object, or has too many values.
     """
+    if _values(line) > most_values:
+        raise WireError("too many values")
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -63,34 +73,7 @@ def decode_line(line: bytes) -> dict[str, Any]:
     return message
 
 
-async def receive_message(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """The next message; {} at the end of the stream.
-
-    Raises:
-        WireError: the line is too long, or not a JSON object.
-        OSError: the connection was lost.
-    """
-    try:
-        line = await reader.readuntil(b"\n")
-    except asyncio.IncompleteReadError as rest:
-        if rest.partial:
-            raise WireError("incomplete line") from None
-        return {}
-    except asyncio.LimitOverrunError:
-        raise WireError("line too long") from None
-    return decode_line(line)
-
-
-async def send_message(writer: asyncio.StreamWriter, message: dict[str, Any], seconds: float = 5.0) -> None:
-    """Send one message.
-
-    Raises:
-        OSError: the connection was lost, or the peer does not read.
-    """
-    await send_lines(writer, encode_line(message), seconds)
-
-
-async def send_lines(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> None:
+async def send_bytes(writer: asyncio.StreamWriter, lines: bytes, seconds: float) -> None:
     """Send encoded lines.
 
     Raises:
@@ -103,10 +86,3 @@ async def send_lines(writer: asyncio.StreamWriter, lines: bytes, seconds: float)
         await asyncio.wait_for(writer.drain(), seconds)
     except asyncio.TimeoutError:
         raise TimeoutError("the peer does not read") from None
-
-
-async def send_heartbeats(writer: asyncio.StreamWriter) -> None:
-    """Send heartbeats until the task is cancelled or the peer stops reading."""
-    while not writer.is_closing():
-        await asyncio.sleep(BEAT_SECONDS)
-        await send_lines(writer, ALIVE, SILENT_SECONDS)

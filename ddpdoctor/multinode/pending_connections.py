@@ -1,4 +1,4 @@
-"""Accepted connections that have not sent anything yet: they cost almost nothing, even in large numbers."""
+"""Accepted connections that have not sent their first line yet: they cost almost nothing, even in large numbers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddpdoctor.multinode.channel import READ_BYTES
 from ddpdoctor.network.connect import OUT_OF_FILES, OUT_OF_MEMORY
 
-__all__ = ["HELLO_SECONDS", "MOST_SILENT", "PendingConnections"]
+__all__ = ["HELLO_SECONDS", "MOST_SILENT", "QUERY_BYTES", "STORE_QUERY", "PendingConnections"]
 
 HELLO_SECONDS = 5.0
 """How long a client may take to send its first message."""
 MOST_SILENT = 8192
 """Above this number, the oldest silent connection is closed."""
+MOST_BYTES = 8 << 20
+"""Of incomplete first lines of all connections together. Above it, the oldest one is closed."""
+PIECE_BYTES = 16 << 10
+STORE_QUERY = b"\x00"
+"""The first byte of torch's TCPStore queries, with which another ddpdoctor examines the port."""
+QUERY_BYTES = 10
 AT_ONCE = 256
 """How many connections are accepted before other events are handled."""
 PAUSE_SECONDS = 0.2
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+Serve = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+"""Serves a connection; the first argument is what it has sent so far, a complete line."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +39,22 @@ class _PendingConnection:
     address: tuple[Any, ...]
     serve: Serve
     since: float
+    sent: bytearray = field(default_factory=bytearray)
 
 
 @dataclass
 class PendingConnections:
-    """Listens on any number of ports. A connection is passed to its port's `serve` as soon as it sends something; for one
-    that never does, or closes first, `on_nothing_sent` gets the address.
+    """Listens on any number of ports. A connection is passed to its port's `serve` as soon as its first line, or a query of a
+    TCPStore client, is complete. For one whose first line never is, or is no JSON object, `on_stranger` gets the address.
     """
 
     limit: int
-    """The longest line that is read at once, in bytes."""
-    on_nothing_sent: Callable[[tuple[Any, ...]], None]
+    """The longest first line, in bytes."""
+    on_stranger: Callable[[tuple[Any, ...]], None]
     most_silent: int = MOST_SILENT
+    most_bytes: int = MOST_BYTES
+    _held: int = 0
+    """Bytes of all incomplete first lines."""
     _ports: dict[str, socket.socket] = field(default_factory=dict)
     _silent: dict[int, _PendingConnection] = field(default_factory=dict)
     """By file descriptor, oldest first."""
@@ -71,10 +83,14 @@ class PendingConnections:
             self._loop.remove_reader(listening)
             listening.close()
 
-    async def close(self) -> None:
-        """Close all ports and all connections."""
+    def close_ports(self) -> None:
+        """Close all listening ports; connections stay open."""
         for name in list(self._ports):
             self.close_port(name)
+
+    async def close(self) -> None:
+        """Close all ports and all connections."""
+        self.close_ports()
         for number in list(self._silent):
             self._forget(number).close()
         self._loop.remove_reader(self._epoll)
@@ -114,36 +130,55 @@ class PendingConnections:
     def _look(self) -> None:
         """Handle connections that sent something or were closed."""
         for number, _ in self._epoll.poll(0):
-            silent = self._silent[number]
-            made = self._forget(number)
-            if _has_gone(made):
-                self.on_nothing_sent(silent.address)
-                made.close()
+            pending = self._silent.get(number)
+            if pending is None:
+                continue  # closed meanwhile, because all together held too much
+            try:
+                piece = pending.made.recv(PIECE_BYTES)
+            except BlockingIOError:
                 continue
-            self._accepted.add(made)
-            task = self._loop.create_task(self._serve(made, silent.serve))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            except OSError:
+                piece = b""
+            pending.sent.extend(piece)
+            self._held += len(piece)
+            if not piece or self._is_no_line(pending.sent):
+                self._turn_away(number)
+            elif _is_complete(pending.sent):
+                made = self._forget(number)
+                self._accepted.add(made)
+                task = self._loop.create_task(self._serve(made, bytes(pending.sent), pending.serve))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif self._held > self.most_bytes:
+                self._turn_away(next(number for number, each in self._silent.items() if each.sent))
 
-    async def _serve(self, made: socket.socket, serve: Serve) -> None:
+    def _is_no_line(self, sent: bytearray) -> bool:
+        """Whether this cannot be the first line of a node, nor a query to a TCPStore: a scanner, a browser."""
+        is_known = sent.startswith((b"{", STORE_QUERY))
+        return not is_known or (len(sent) > self.limit and b"\n" not in sent)
+
+    async def _serve(self, made: socket.socket, sent: bytes, serve: Serve) -> None:
         self._accepted.discard(made)
         try:
-            reader, writer = await asyncio.open_connection(sock=made, limit=self.limit)
+            reader, writer = await asyncio.open_connection(sock=made, limit=READ_BYTES)
         except OSError:  # it was closed
             made.close()
             return
         except BaseException:  # cancelled: the socket would stay open
             made.close()
             raise
-        await serve(reader, writer)
+        await serve(sent, reader, writer)
 
     def _close_oldest(self) -> bool:
         number = next(iter(self._silent), None)
         if number is None:
             return False
-        self.on_nothing_sent(self._silent[number].address)
-        self._forget(number).close()
+        self._turn_away(number)
         return True
+
+    def _turn_away(self, number: int) -> None:
+        self.on_stranger(self._silent[number].address)
+        self._forget(number).close()
 
     def _close_late(self) -> None:
         """Close connections that were silent for too long, and schedule the next check."""
@@ -157,11 +192,10 @@ class PendingConnections:
 
     def _forget(self, number: int) -> socket.socket:
         self._epoll.unregister(number)
-        return self._silent.pop(number).made
+        pending = self._silent.pop(number)
+        self._held -= len(pending.sent)
+        return pending.made
 
 
-def _has_gone(made: socket.socket) -> bool:
-    try:
-        return not made.recv(1, socket.MSG_PEEK)
-    except OSError:
-        return True
+def _is_complete(sent: bytearray) -> bool:
+    return len(sent) >= QUERY_BYTES if sent.startswith(STORE_QUERY) else b"\n" in sent

@@ -60,8 +60,8 @@ class NotJoined:
     way: ConnectOutcome | None
     waited_seconds: float
     other_job: dict[str, Any] | None = None
-    other_version: Stranger | None = None
-    """The host, if its ddpdoctor has another protocol version."""
+    refused_by: Stranger | None = None
+    """The host, if its ddpdoctor has another protocol version, or proves something else than this node."""
     taken_by: Node | None = None
     """The node that has this node's place in a complete job."""
     lost_host: str | None = None

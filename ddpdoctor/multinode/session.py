@@ -17,9 +17,11 @@ from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.client import MemberClient
 from ddpdoctor.multinode.host import SessionHost
 from ddpdoctor.multinode.host_discovery import SIDE_PORTS, HostDiscovery
+from ddpdoctor.multinode.link_plan import dialled
 from ddpdoctor.multinode.link_survey import is_silent, survey
 from ddpdoctor.multinode.liveness import ranks_of, watch_members
 from ddpdoctor.multinode.members import (
@@ -86,6 +88,7 @@ class MemberSession:
     """Additional fields per member, by its key, sent with the verdict: set before the verdict."""
     watches: bool = False
     """As the host: all stay connected after the verdict until their ranks have joined. Set before the verdict."""
+    authentication: Authentication = field(default_factory=Authentication)
     lost: Callable[[LostNode], None] = lambda lost: None
     """Called with each node that is lost after the verdict."""
     _watched: dict[str, LostNode] = field(default_factory=dict)
@@ -110,10 +113,13 @@ class MemberSession:
         )  # errors on connections of other programs are not for the terminal
         self._changed = asyncio.Event()
         self._verdict: asyncio.Future[dict[str, Any]] = loop.create_future()
+        node = self.me.node
+        self.authentication.node = {"host": node.host, "script": node.script, "rdzv_id": node.rdzv_id}
         self.host = SessionHost(
             self.me, self.token, self._changed, files, lambda: self.left, lambda: self.client.host_address
         )
         self.client = MemberClient(self.token, self._on_joined, self._on_verdict, self._speak, self.lost)
+        self.host.authentication = self.client.authentication = self.authentication
         self.discovery = HostDiscovery(
             self.host, self.client, self.own_addresses, self._changed.set, self.hosts, self.explain
         )
@@ -123,7 +129,7 @@ class MemberSession:
         seeking = asyncio.create_task(self.discovery.run())
         try:
             outcome = await self._until_verdict(judge)
-            self.host.close_ports("main", "door", "echo")
+            self.host.close_ports()
             settled(outcome)
             if outcome is None and self._watched:
                 await watch_members(self.host, self._watched, self.lost)
@@ -136,6 +142,7 @@ class MemberSession:
                 await seeking
             if udp is not None:
                 udp.close()
+            await self.responder.close()
             await self.host.close()
 
     @property
@@ -147,7 +154,7 @@ class MemberSession:
         """Open the main port before the side port, whose clients are told whether the main port is open."""
         if self.main is not None:
             self.host.open("main", self.main)
-        port = self.host.open("echo", 0)
+        port = self.host.open_echo(dialled(self.me.node))
         for side_port in SIDE_PORTS:
             try:
                 self.host.open("door", side_port)
@@ -179,7 +186,8 @@ class MemberSession:
         """No other node was found: announce why."""
         outcome = self._alone()
         if outcome.taken_by is None and outcome.other_job is None and (errors := await self.discovery.reasons()):
-            await announce_leaving(leave_message(self.host.me, self.token, errors), await self.discovery.others())
+            message = await self.authentication.signed(leave_message(self.host.me, self.token, errors))
+            await announce_leaving(message, await self.discovery.others())
         return outcome
 
     def _alone(self) -> NotJoined:
@@ -188,7 +196,8 @@ class MemberSession:
         way = self.discovery.way
         is_silent = way is ConnectOutcome.SILENT and self.discovery.is_host_silent
         lost = client.lost_host or (self.me.node.master_addr if is_silent else None)
-        return NotJoined(self.host.me, way, waited, client.other_job, client.other_version, client.taken_by, lost)
+        other = client.other_proof or client.other_version
+        return NotJoined(self.host.me, way, waited, client.other_job, other, client.taken_by, lost)
 
     def _on_joined(self, seconds: float) -> None:
         """A member waits as long as its host does, and its own members join that host as well."""
@@ -231,7 +240,8 @@ class MemberSession:
             await self._show(members)
         is_wrong = bool(self.me.errors) or (contradicts(members) and len(members) > 1)
         gone = still_gone(self.responder.gone.values(), members)
-        is_wrong = is_wrong or bool(gone) or any(stranger.protocol is not None for stranger in self.host.strangers)
+        is_other = any(stranger.protocol is not None for stranger in self.host.strangers)
+        is_wrong = is_wrong or bool(gone) or (is_other and not self.authentication.proves)  # that has no proof
         self._wrong_since = (self._wrong_since or now) if is_wrong else None
         if self.left <= 0 or (gone and len(members) + len(gone) >= expected([g.node for g in members])):
             return True
@@ -289,5 +299,5 @@ class MemberSession:
         if self.watches:
             self._watched = {member.key: ranks_of(member, self.places.get(member.key, {})) for member in members}
             verdict = {**verdict, "watch": encode(self._watched[self.me.key])}
-        self.host.close_ports("main", "door", "echo")
+        self.host.close_ports()
         await self.host.broadcast(verdict, self.places)

@@ -34,6 +34,8 @@ __all__ = [
 
 PORT = 28913
 MOST_BYTES = 1400
+PROOF_BYTES = 512
+"""What is left free for the proof of a datagram: munge's is the longest."""
 MOST_INTERFACES = 16
 MOST_HOSTS = 64
 NAME_SECONDS = 2.0
@@ -80,7 +82,7 @@ def leave_message(me: Member, token: str, errors: list[dict[str, Any]]) -> dict[
     for error in errors:
         short = {key: error[key] for key in FINDING_FIELDS if key in error}
         longer = [*fields["errors"], {**short, "message": str(error.get("message"))[:MOST_CHARACTERS]}]
-        if len(encode_line({**fields, "errors": longer, "by_name": True})) > MOST_BYTES:
+        if len(encode_line({**fields, "errors": longer, "by_name": True})) > MOST_BYTES - PROOF_BYTES:
             break
         fields["errors"] = longer
     return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from ddpdoctor.multinode.udp_discovery import is_awaited
 
 __all__ = ["UdpResponder"]
 
+MOST_GONE = 256
+"""Nodes that gave up: anybody on the network can send such messages."""
+MOST_CHECKED = 8
 SURE_SECONDS = 1.0
 """How long a place must have been empty before a node with another master address is invited."""
 
@@ -27,6 +31,7 @@ class UdpResponder:
     discovery: HostDiscovery
     changed: Callable[[], None]
     gone: dict[str, Member] = field(default_factory=dict)
+    _checking: set[asyncio.Task[None]] = field(default_factory=set)
     _began: float = field(default_factory=time.monotonic)
 
     def answer(self, message: dict[str, Any], address: str) -> dict[str, Any] | None:
@@ -47,10 +52,26 @@ class UdpResponder:
         if not (me.node.owns or discovery.hosts):
             return None
         if message["kind"] == "gone":
-            self.gone[str(message.get("key"))] = departed_member(message, me.node)
-            self.changed()
+            if len(self._checking) < MOST_CHECKED:
+                task = asyncio.get_running_loop().create_task(self._check(message))
+                self._checking.add(task)
+                task.add_done_callback(self._checking.discard)
             return None
         if message.get("master_addr") == me.node.master_addr:
             return here
         # A host at another address may belong to another job with the same script.
         return here if not message.get("owns") and time.monotonic() - self._began >= SURE_SECONDS else None
+
+    async def _check(self, message: dict[str, Any]) -> None:
+        """Record a node that gave up, if it proves that it belongs to this job."""
+        if len(self.gone) < MOST_GONE and await self.host.authentication.has_signed(
+            {key: value for key, value in message.items() if key != "by_name"}
+        ):
+            self.gone[str(message.get("key"))[:64]] = departed_member(message, self.host.me.node)
+            self.changed()
+
+    async def close(self) -> None:
+        """Cancel what is running."""
+        for task in list(self._checking):
+            task.cancel()
+        await asyncio.gather(*self._checking, return_exceptions=True)

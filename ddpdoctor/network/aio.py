@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from ddpdoctor.facts.reachability import ConnectOutcome, Lookup
 from ddpdoctor.network.connect import family_of, outcome_of, prepare
 from ddpdoctor.network.resolve import late, look_up_now
+from ddpdoctor.system.timeouts import start_thread
 
 __all__ = ["SEGMENT_BYTES", "call_in_thread", "connect", "look_up"]
 
@@ -43,7 +43,7 @@ async def call_in_thread(call: Callable[[], T], seconds: float) -> T | None:
         except RuntimeError:
             return  # the loop was closed meanwhile
 
-    threading.Thread(target=work, daemon=True).start()
+    start_thread(work)
     try:
         return await asyncio.wait_for(future, seconds)
     except asyncio.TimeoutError:

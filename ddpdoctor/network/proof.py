@@ -9,9 +9,11 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["NO_PROOF", "SECRET_VARIABLE", "Proof", "SecretError", "proof_of"]
+__all__ = ["NO_PROOF", "NO_SECRET", "SECRET_VARIABLE", "Proof", "SecretError", "proof_of", "secret_of"]
 
 SECRET_VARIABLE = "DDPDOCTOR_SECRET_FILE"
+NO_SECRET = "none"
+"""Instead of a file: nothing is to be proved."""
 HOME_FILE = Path(".config") / "ddpdoctor" / "secret"
 """In a home folder that all nodes share."""
 SHORTEST, LONGEST = 16, 4096
@@ -70,20 +72,31 @@ NO_PROOF = Proof(None)
 
 
 def proof_of(environ: Mapping[str, str], purpose: str, path: str | None = None) -> Proof:
-    """The proof of this job: the secret is in `path`, else in the file that DDPDOCTOR_SECRET_FILE names, else in
-    `~/.config/ddpdoctor/secret` if it exists.
+    """The proof of this job, with the secret of `secret_of`.
+
+    Raises:
+        SecretError: a file that was named cannot be read, is too short, or can be read by others.
+    """
+    return Proof(secret_of(environ, path), purpose)
+
+
+def secret_of(environ: Mapping[str, str], path: str | None = None) -> bytes | None:
+    """The secret of this job: in `path`, else in the file that DDPDOCTOR_SECRET_FILE names, else in
+    `~/.config/ddpdoctor/secret`. None if that does not exist, or if `none` is named.
 
     Raises:
         SecretError: a file that was named cannot be read, is too short, or can be read by others.
     """
     named = path or environ.get(SECRET_VARIABLE)
+    if named == NO_SECRET:
+        return None
     if named:
-        return Proof(_secret(Path(named)), purpose)
+        return _secret(Path(named))
     home = environ.get("HOME")
     try:
-        return Proof(_secret(Path(home) / HOME_FILE) if home else None, purpose)
+        return _secret(Path(home) / HOME_FILE) if home else None
     except SecretError:  # nobody named it: without it the report says that the nodes are not authenticated
-        return Proof(None, purpose)
+        return None
 
 
 def _secret(path: Path) -> bytes:

@@ -7,6 +7,7 @@ import socket
 import threading
 
 from ddpdoctor.network.connect import listen
+from ddpdoctor.system.timeouts import NoThreadError, start_thread
 
 __all__ = ["Serving"]
 
@@ -27,15 +28,22 @@ class Serving:
         self._selector.register(self.listener, selectors.EVENT_READ)
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="ddpdoctor serving", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def close(self) -> None:
         """Stop serving and close every connection."""
         self._waker.close()
-        self._thread.join(2.0)
+        if self._thread is not None:
+            self._thread.join(2.0)
+        else:
+            self._end()
 
     def _start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread = start_thread(self._serve, "ddpdoctor serving")
+        except NoThreadError:
+            self.close()
+            raise
 
     def _serve(self) -> None:
         while True:

@@ -5,7 +5,7 @@ The only bytes ever sent are the two harmless queries of torch's TCPStore, VALID
 
 from __future__ import annotations
 
-import threading
+import functools
 import time
 from collections.abc import Sequence
 
@@ -15,6 +15,7 @@ from ddpdoctor.network.ping import PING_SECONDS, answers_ping
 from ddpdoctor.network.tcp_info import lost_packets
 from ddpdoctor.network.tcpstore.client import StoreError, handshake
 from ddpdoctor.system.machine import Root
+from ddpdoctor.system.timeouts import finish_all
 
 __all__ = ["check_reachability"]
 
@@ -29,11 +30,7 @@ def check_reachability(root: Root, addresses: Sequence[str], port: int, seconds:
         attempts[address] = _attempt(root, address, port, seconds)
 
     tried = addresses[:MOST_ADDRESSES]
-    threads = [threading.Thread(target=attempt, args=(address,), daemon=True) for address in tried]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds + 2 * PING_SECONDS)
+    finish_all((functools.partial(attempt, address) for address in tried), lambda: seconds + 2 * PING_SECONDS)
     return tuple(attempts[address] for address in tried if address in attempts)
 
 

@@ -18,6 +18,7 @@ _BY_OPTION = (
 _BY_PLACE = (
     r"\bmc\s(?:-\S+\s)*(?:(?:alias\sset|config\shost\sadd)\s\S+|admin\suser\sadd)\s\S+\s\S+\s",
     r"\b(?:wandb|vault|neptune|comet)\slogin(?:\s--?[\w-]+(?:=\S+)?)*\s(?=\S*\d)(?=[^\s=]{8})",
+    r"\bwandb[^\w\n]{1,4}(?=[0-9a-f]{40}(?![\w-]))",
     r"\bngrok\s(?:config\sadd-)?authtoken\s(?=\S{8})",
     r"(?:\bsqlplus\s(?:-\S+\s)*|\bjdbc:oracle:\w+:)[^\s/]+/(?=[^\s@]+@)",
     r"\bhtpasswd\s-\w*b\w*\s\S+\s\S+\s",
@@ -35,7 +36,7 @@ PLACES = (
 )
 """The text before a secret, and the secret."""
 PROGRAMS = re.compile(
-    r"sshpass|login|mysql|mariadb|twine|cqlsh|mongo|\b7z|zip\b|sqlcmd|\bbcp\b|ipmitool|mosquitto|redis-cli|ldap|openssl|-U|xfreerdp|lftp"
+    r"sshpass|login|wandb|mysql|mariadb|twine|cqlsh|mongo|\b7z|zip\b|sqlcmd|\bbcp\b|ipmitool|mosquitto|redis-cli|ldap|openssl|-U|xfreerdp|lftp"
     r"|\bhttps?\s|secret|snmp|nmcli|\bdvc\b|rclone|\bmc\s|ngrok|sqlplus|jdbc|htpasswd|rabbitmqctl|\bnet\suse|/t/|\bdata:|\bstringData:",
     re.IGNORECASE,
 )

@@ -19,6 +19,7 @@ _SHAPES = (
     r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-\d-[\w-]{10,}|hooks\.slack\.com/services/[\w/]+",
     r"discord(?:app)?\.com/api/webhooks/[\w/-]+|hooks\.zapier\.com/hooks/[\w/]+|\b\d{8,10}:[\w-]{35}\b",
     r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{16,}",
+    r"\bpat[0-9A-Za-z]{14}\.[0-9a-f]{64}\b|(?<![\w-])(?=[a-z]*[2-7][a-z]*[2-7])[a-z2-7]{52}(?![\w-])",
     r"\bnpm_[0-9A-Za-z]{20,}\b|\bpypi-[\w-]{16,}|\bdckr_(?:pat|oat)_[\w-]{16,}|\bdop_v1_[0-9a-f]{32,}|\bglsa_\w{20,}",
     r"\bhv[sbr]\.[\w-]{16,}|\bs\.[0-9A-Za-z]{24}\b|\bdapi[0-9a-f]{32}\b|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bkey-[0-9a-f]{32}\b",
     r"\b(?:SK|AC)[0-9a-f]{32}\b|\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b|\blin_api_\w{20,}|\bsecret_[0-9A-Za-z]{20,}\b",

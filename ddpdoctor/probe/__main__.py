@@ -29,8 +29,7 @@ if __name__ == "__main__":
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 141
+        os._exit(141)  # not sys.exit(): it would write what is left once more
     except Exception as error:  # the error boundary: any exception here is a bug of ddpdoctor
         if os.environ.get("DDPDOCTOR_TRACEBACK"):
             raise

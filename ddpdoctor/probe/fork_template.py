@@ -9,8 +9,8 @@ import sys
 import time
 from typing import Any
 
-from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.worker import Channel, load_torch, report_error, run
+from ddpdoctor.system.lifetime import die_with
 
 __all__ = ["main"]
 

@@ -6,6 +6,7 @@ distinguished.
 
 from __future__ import annotations
 
+import functools
 import select
 import threading
 import time
@@ -16,6 +17,7 @@ from ddpdoctor.facts.reachability import ConnectOutcome
 from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
 from ddpdoctor.probe.echo import echoes
 from ddpdoctor.probe.hosts import HostCard
+from ddpdoctor.system.timeouts import start_thread
 
 __all__ = ["MOST_AT_HEAD", "Heartbeat", "check_process", "observe_host", "watched"]
 
@@ -43,7 +45,7 @@ class Heartbeat:
         self.found: list[Observation] = []
         self._stopped = threading.Event()
         for card in cards:
-            threading.Thread(target=self._watch, args=(card, store_address), daemon=True).start()
+            start_thread(functools.partial(self._watch, card, store_address))
 
     def stop(self) -> None:
         """Report nothing more."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
-import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from ddpdoctor.network.connect import OUT_OF_FILES, connect, outcome_of
 from ddpdoctor.network.tcp_info import lost_packets
 from ddpdoctor.probe.echo import echoes
 from ddpdoctor.probe.hosts import HostCard
+from ddpdoctor.system.timeouts import start_thread
 
 __all__ = ["LinkChecks", "peers_of"]
 
@@ -59,9 +60,7 @@ class LinkChecks:
     def __init__(self, own: HostCard, peers: Sequence[HostCard], store_address: str) -> None:
         self.own = own
         self.found: list[Observation] = []
-        self._threads = [threading.Thread(target=self._try, args=(peer, store_address), daemon=True) for peer in peers]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [start_thread(functools.partial(self._try, peer, store_address)) for peer in peers]
 
     @property
     def is_done(self) -> bool:

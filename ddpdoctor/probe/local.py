@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from ddpdoctor.probe.worker_start import TEMPLATE, StartedWorker, adopt, begin
+from ddpdoctor.system.lifetime import die_with
 
 __all__ = ["main"]
 
@@ -28,8 +29,11 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
+    parent = os.getppid()
     try:
-        probe = _probe(begin(TEMPLATE, options.nproc), options)
+        template = begin(TEMPLATE, options.nproc)
+        die_with(parent)
+        probe = _probe(template, options)
     except SystemExit:
         return 130
     sys.stdout.write(json.dumps({"probe": probe}))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 from typing import NamedTuple
 
-from ddpdoctor.probe.proc import die_with
+from ddpdoctor.system.lifetime import die_with
 from ddpdoctor.system.process import kill, start
 
 __all__ = ["ShadowedModule", "explain", "files", "import_failure"]

@@ -6,7 +6,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-__all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "die_with", "read_stat", "resident_bytes"]
+__all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "read_stat", "resident_bytes"]
 
 STOPPED_SECONDS = 1.3
 """How long a process may be suspended without an observation: checkpoints, debuggers and schedulers do that briefly."""
@@ -46,16 +46,6 @@ def resident_bytes(pid: int) -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent ends for any reason."""
-    import ctypes  # imported by workers only
-
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 class ForeignProcess:

@@ -28,6 +28,10 @@ __all__ = ["FAILED", "STEPS", "StoreKeys"]
 FAILED = b"X"
 STEPS = ("join", "run", "end")
 """The steps that all ranks wait for: all joined, all imported torch, all finished."""
+OPEN = frozenset({"arrivals"})
+"""Keys that ranks without the secret use as well, so that it is seen that they were here."""
+_LOGS = {"join": "arrivals", "run": "ready", "end": "through"}
+"""The log to which each rank has written when it is counted for a step."""
 
 
 class StoreKeys:
@@ -35,6 +39,8 @@ class StoreKeys:
 
     def __init__(self, store: Store, rank_env: RankEnv, proof: Proof = NO_PROOF) -> None:
         self.store = store
+        if proof.is_given:  # nobody else can guess the names of the counters, which have no proof
+            store.hide(f"{proof.of(b'keys')}/", except_for=OPEN)
         self.rank_env = rank_env
         self.records = Records(proof)
         self.host = f"host/{host_key()}"
@@ -98,8 +104,15 @@ class StoreKeys:
         return self.rank_env.observe(kind, message, pid=os.getpid(), value=value, expected=expected)
 
     def count(self, step: str) -> bool:
-        """Count this rank as having reached the step; whether it is the last one."""
-        return self.store.add(f"count/{step}", 1) == self.rank_env.world_size
+        """Count this rank as having reached the step; whether it is the last one.
+
+        A counter alone is not believed: another program may have changed it.
+        """
+        counted, size = self.store.add(f"count/{step}", 1), self.rank_env.world_size
+        if 0 < counted < size:
+            return False
+        records = self.arrivals() if step == "join" else self.log(_LOGS[step])
+        return len({record["rank"] for record in records} & set(range(size))) == size
 
     def go(self, step: str, value: object) -> None:
         self.store.set(f"go/{step}", self.records.line(value))

@@ -23,7 +23,6 @@ from ddpdoctor.probe.baseline import save
 from ddpdoctor.probe.early_signal import early
 from ddpdoctor.probe.lazy_retry import is_worth_a_try, retry
 from ddpdoctor.probe.local_supervisors import LocalSupervisors
-from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.rank_env import (
     BadEnvironment,
     NoLauncherError,
@@ -36,6 +35,7 @@ from ddpdoctor.probe.report_output import write_report
 from ddpdoctor.probe.session import RankSession
 from ddpdoctor.probe.store_rendezvous import Interrupted, report_to_others
 from ddpdoctor.probe.worker_start import WORKER, adopt, begin, take_over
+from ddpdoctor.system.lifetime import die_with
 
 __all__ = ["main"]
 
@@ -43,8 +43,8 @@ __all__ = ["main"]
 def main(words: Sequence[str] | None = None) -> int:
     """Probe as the rank that the environment names. Returns the exit code."""
     options = parse(words)
-    started = time.time()
-    if options.launched:
+    started = time.monotonic()
+    if options.launched or options.hand_over:
         die_with(os.getppid())
     try:
         rank_env = read_rank_env(os.environ, options.job)

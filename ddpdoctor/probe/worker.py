@@ -25,8 +25,8 @@ from typing import Any
 from ddpdoctor.probe import module_shadowing
 from ddpdoctor.probe.announced_calls import AnnouncedCalls, announce_calls
 from ddpdoctor.probe.errors import ShadowedModuleError, WrongValue
-from ddpdoctor.probe.proc import die_with
 from ddpdoctor.probe.worker_start import COMPUTE, FOLDERS
+from ddpdoctor.system.lifetime import die_with
 
 __all__ = ["Channel", "load_torch", "main", "report_error", "run"]
 

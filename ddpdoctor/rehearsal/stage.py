@@ -15,11 +15,45 @@ HOOK = Path(__file__).parent / "hook"
 EXTENDS = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n"
 
 
+PREFIX = "ddpdoctor_rehearsal_"
+OWNER = "owner"
+"""The file with the process that made a folder, and when that process began."""
+
+
+def _began(pid: int) -> str:
+    """When a process began, in clock ticks since the machine's start; "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _remove_orphans() -> None:
+    """Remove folders of this user whose process has ended without removing them: all of it was killed at once."""
+    for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            pid, _, began = (each / OWNER).read_text().partition(" ")
+            is_own = each.stat().st_uid == os.getuid()
+        except OSError:
+            continue  # it is just being made, or belongs to another user
+        if is_own and pid.isdecimal() and _began(int(pid)) != began:
+            shutil.rmtree(each, ignore_errors=True)
+
+
 class RehearsalFolder:
     """A temporary folder; `close` removes it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="ddpdoctor_rehearsal_"))
+        _remove_orphans()
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+
+    def _fill(self) -> None:
+        (self.folder / OWNER).write_text(f"{os.getpid()} {_began(os.getpid())}")
         self.modules = self.folder / "modules"
         self.config = self.folder / "settings.json"
         self.socket = self.folder / "records"

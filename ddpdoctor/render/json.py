@@ -46,6 +46,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         ],
         "inputs": [_input(each) for each in report.inputs],
         "jobs": [_job(each) for each in report.jobs],
+        **({"notes": list(report.notes)} if report.notes else {}),
         **_comparison(report),
     }
 

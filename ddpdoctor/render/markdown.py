@@ -24,6 +24,7 @@ def write(report: Report) -> str:
     for finding in report.findings:
         blocks += _finding(finding)
     blocks += [*_differences(report), *(f"Unknown: {prose(text)}" for text in report.open_ends), *_failures(report)]
+    blocks += [f"Note: {prose(note)}." for note in report.notes]
     if report.skipped:
         rows = table(("code", "reason"), ((prose(s.code), prose(s.reason)) for s in report.skipped))
         blocks += ["<details>", f"<summary>{len(report.skipped)} checks skipped</summary>", rows, "</details>"]

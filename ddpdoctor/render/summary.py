@@ -57,6 +57,8 @@ def summary(report: Report, *, is_verbose: bool) -> Iterator[Text]:
         yield Text(printable(skipped), style="dim")
     if is_verbose:
         yield Text(_rules(report), style="dim")
+        for note in report.notes:
+            yield Text(printable(note), style="dim")
     shown = [finding for finding in report.findings if not is_harmless(finding)]
     code = next((finding.code for finding in shown), "")
     words = [_counts(shown), _checked(report), seconds_text(report.seconds)]

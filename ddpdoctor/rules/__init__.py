@@ -128,11 +128,11 @@ class Cause:
             ValueError: no such section, or a second look at logs, of which only one would be used.
         """
         (section,) = check.__code__.co_varnames[: check.__code__.co_argcount]
-        if section not in ("launch", "job_file", "log", "hang", "submission", "rehearsal"):
-            sections = "launch, job_file, log, hang, submission or rehearsal"
+        if section not in ("launch", "log", "hang", "submission", "rehearsal"):
+            sections = "launch, log, hang, submission or rehearsal"
             raise ValueError(f"{self.rule.code}: a look takes {sections}, not {section!r}")
         if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
-            raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
+            raise ValueError(f"{self.rule.code}: a second look at logs, expected one")
         self._looks.append((section, check))
         return check
 

@@ -15,7 +15,7 @@ from ddpdoctor.findings import Finding
 from ddpdoctor.rules import Rule, cause_of, load, loaded
 from ddpdoctor.rules.line_modules import LINE_MODULES
 
-__all__ = ["hang_rules", "job_file_rules", "line_rules", "log_rules", "rehearsal_rules", "submission_rules"]
+__all__ = ["hang_rules", "line_rules", "log_rules", "rehearsal_rules", "submission_rules"]
 
 Look = Callable[..., Iterable[Finding] | None]
 
@@ -31,27 +31,20 @@ def line_rules() -> tuple[Rule, ...]:
     )
 
 
-def job_file_rules() -> tuple[Rule, ...]:
-    """The causes of machines that shell files show as a whole, judged from the file alone."""
-    for module in LINE_MODULES:
-        importlib.import_module(module)
-    return tuple(
-        replace(each.rule, check=look, needs=("job_file",), wants=())
-        for each in loaded()
-        for look in each.looks_at("job_file")
-    )
-
-
 def submission_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of `rules` that job files show as a whole, each judged from the submission alone."""
+    """Those of `rules` that job files show as a whole, each judged from the submission alone by its first look that finds
+    something.
+    """
     return tuple(
-        replace(rule, check=look, needs=("submission",), wants=())
+        replace(rule, check=functools.partial(_every_look, looks, is_one_enough=True), needs=("submission",), wants=())
         for rule in rules
-        for look in (
-            *([rule.check] if "submission" in rule.needs else ()),
-            *cause_of(rule.code).looks_at("submission"),
-        )
+        if (looks := _looks_at_submission(rule))
     )
+
+
+def _looks_at_submission(rule: Rule) -> list[Look]:
+    own: list[Look] = [rule.check] if "submission" in rule.needs else []
+    return [*own, *cause_of(rule.code).looks_at("submission")]
 
 
 def log_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -104,12 +97,18 @@ def rehearsal_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     )
 
 
-def _every_look(looks: Sequence[Look], **sections: object) -> Iterable[Finding]:
-    """What all looks at one cause found; skipped if all of them were skipped. They take one section."""
+def _every_look(looks: Sequence[Look], *, is_one_enough: bool = False, **sections: object) -> Iterable[Finding]:
+    """What all looks at one cause found; skipped if all of them were skipped. They take one section.
+
+    Args:
+        is_one_enough: the looks after the first that finds something are left out.
+    """
     (section,) = sections.values()
     answers: list[Finding] = []
     refusals: list[CannotLook] = []
     for look in looks:
+        if is_one_enough and answers:
+            break
         try:
             answers += look(section) or ()
         except CannotLook as skip:

@@ -86,7 +86,8 @@ def cells_of(data: dict[str, Any]) -> dict[int, tuple[dict[str, Any], str]]:
     """The code cells of a notebook by their number among all cells, each with the key of its source."""
     cells = data.get("cells")
     if cells is None:  # notebooks before format 4
-        cells = [c for sheet in data["worksheets"] if isinstance(sheet, dict) for c in sheet.get("cells") or ()]
+        sheets = [sheet.get("cells") for sheet in data["worksheets"] if isinstance(sheet, dict)]
+        cells = [cell for sheet in sheets if isinstance(sheet, list) for cell in sheet]
     return {
         number: (cell, key)
         for number, cell in enumerate(cells, 1)

@@ -1,4 +1,4 @@
-"""Why two ranks parted: the conditions and loops around the lines at which they were."""
+"""Why two ranks diverged: the conditions and loops around the lines at which they were."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ class Sources:
             except (SyntaxError, ValueError, RecursionError):
                 self._trees[file] = None
         return self._trees[file]
+
+    def line(self, place: CodePlace) -> str:
+        """The text of a line, "" if it is not known."""
+        lines = self._texts.get(place.file, "").split("\n")
+        return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
     def around(self, place: CodePlace) -> list[Around]:
         """The conditions and loops around a line in its own function, outermost first."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
+from ddpdoctor.sequences.lesser_observations import LESSER_LOOKS, collectives_before
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
 
@@ -18,12 +19,13 @@ LEAST_SHARED = 0.5
 """The share of equal samples from which on two ranks read the same data."""
 
 
-def observations(ranks: Sequence[Track]) -> tuple[RehearsalObservation, ...]:
-    """Everything that was seen, in the order of the kinds."""
+def observations(ranks: Sequence[Track], parents: Sequence[Track] = ()) -> tuple[RehearsalObservation, ...]:
+    """Everything that was seen, in the order of the kinds. `parents` are processes that only start ranks."""
     found: list[RehearsalObservation] = []
     for look in _LOOKS:
         found += look(ranks)
-    return tuple(found)
+    starting = next((p for t in parents for r in t.of_kind("child_join")[-1:] for p in places_of(r.get("at"))), None)
+    return (*found, *_not_filled(ranks, starting))
 
 
 def _of(kind: Kind, tracks: Sequence[Track], record: Record, **values: object) -> RehearsalObservation:
@@ -142,13 +144,14 @@ def _outside(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             return
 
 
-def _not_filled(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
-    """Processes that wait for more ranks than were started."""
+def _not_filled(ranks: Sequence[Track], starting: CodePlace | None = None) -> Iterator[RehearsalObservation]:
+    """Processes that wait for more ranks than were started; `starting` is where their parent waits for one of them."""
     waiting = [t for t in ranks if t.joining is not None and not t.has_joined]
     sizes = {(t.joining or {}).get("world_given") for t in waiting}
     size = sizes.pop() if len(sizes) == 1 else None
     if waiting and len(waiting) == len(ranks) and isinstance(size, int) and len(waiting) < size:
-        yield _of(Kind.WORLD_NOT_FILLED, waiting, waiting[0].joining or {}, size=size, count=len(waiting))
+        found = _of(Kind.WORLD_NOT_FILLED, waiting, waiting[0].joining or {}, size=size, count=len(waiting))
+        yield found if starting is None else replace(found, places=(starting,), other=found.place)
 
 
 def _bad_forks(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -208,6 +211,7 @@ def _shards(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         ):
             continue
         shards = [r.get("shard") for _, r in entries]
+        record = {**record, "at": record.get("sampled_at") or record.get("at")}
         if record.get("replicas") == len(ranks) == len(entries) and len(set(shards)) < len(shards):
             tracks = [t for t, r in entries if shards.count(r.get("shard")) > 1 and r.get("shard") == shards[0]]
             yield _of(
@@ -278,9 +282,12 @@ def _device_ids(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 def _worlds_of_one(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     joined = [t for t in ranks if t.has_joined and t.index is not None]
     if len(joined) > 1 and all(t.world == 1 for t in joined):
-        yield _of(
+        found = _of(
             Kind.WORLD_OF_ONE, joined, joined[0].joining or {}, given=(joined[0].joining or {}).get("world_given")
         )
+        assigned = [r for t in joined for r in t.of_kind("variable") if r.get("what") in ("WORLD_SIZE", "RANK")]
+        places = places_of(assigned[0].get("at")) if assigned else ()
+        yield replace(found, places=places, other=found.place) if places else found
 
 
 def _same_rank(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -379,7 +386,7 @@ def _is_averaged(ranks: Sequence[Track], shapes: object) -> bool:
         str(list(shape))
         for t in ranks[:1]
         for c in t.calls.values()
-        if "all_reduce" in c.operation
+        if "all_reduce" in c.operation and c.group == WORLD
         for _, shape, _ in c.tensors()
     ]
     wanted = [str(shape) for shape in shapes] if isinstance(shapes, list) else []
@@ -418,7 +425,16 @@ def _parameters(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         if not is_wrapped and not is_averaged and not _is_alone(ranks):
             return  # the ranks may have parts of one model
         kind = Kind.PARAMETERS_DIFFER if is_wrapped or is_averaged else Kind.NOT_WRAPPED
+        made = places_of(first.get("made"))
+        if not is_wrapped and is_averaged and made and _began_differently(joined, first.get("optimizer")):
+            yield replace(
+                _of(Kind.NEVER_BROADCAST, joined, {"at": first.get("made")}), other=_of(kind, [], first).place
+            )
+            return
         name = first["names"][wrapped[0]] if wrapped else None
+        changed = [r for t in joined for r in t.of_kind("changed_after_wrap")]
+        if is_wrapped and changed and len(changed) < len(joined):
+            first = {**first, "at": changed[0].get("loaded") or changed[0].get("at")}
         count = f"{len(different)} of {len(first['sums'])}"
         yield _of(
             kind,
@@ -430,6 +446,15 @@ def _parameters(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             is_wrapped="yes" if is_wrapped else None,
         )
         return
+
+
+def _began_differently(ranks: Sequence[Track], optimizer: object) -> bool:
+    """Whether the parameters of an optimizer differed between ranks when it was made."""
+    first = [next((r for r in t.of_kind("initial") if r.get("optimizer") == optimizer), None) for t in ranks]
+    if any(each is None or not each.get("sums") for each in first):
+        return False
+    sums = [each["sums"] for each in first if each is not None]
+    return any(not _close([each[at] for each in sums]) for at in range(min(map(len, sums))))
 
 
 def _bypassed(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -525,14 +550,8 @@ def _checkpoints(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 def _are_ordered(entries: Sequence[tuple[Track, Record]]) -> bool:
     """Whether collectives lie between the accesses: each rank was at another number of its calls."""
-    counts = [_collectives_before(t, r) for t, r in entries]
+    counts = [collectives_before(t, r) for t, r in entries]
     return len(set(counts)) == len(counts)
-
-
-def _collectives_before(track: Track, record: Record) -> int:
-    """How many collectives of the whole world a rank had made when it left a record."""
-    limit = record.get("call", 0)
-    return sum(call.number <= limit for call in track.sequences.get(WORLD, ()))
 
 
 def _files(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -572,7 +591,7 @@ def _early_loads(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
                 )
                 if own or (saved.get("exists") and "what" in saved):
                     continue
-                if _collectives_before(reader, read) <= _collectives_before(writer, finished):
+                if collectives_before(reader, read) <= collectives_before(writer, finished):
                     found = _of(Kind.READ_BEFORE_WRITTEN, [reader], read, path=saved.get("path"), writer=writer.rank)
                     places = places_of(saved.get("at"))
                     yield RehearsalObservation(
@@ -616,7 +635,6 @@ _LOOKS = (
     _aliased,
     _joins,
     _outside,
-    _not_filled,
     _bad_forks,
     _folders,
     _idle,
@@ -637,4 +655,5 @@ _LOOKS = (
     _early_loads,
     _no_destroy,
     _swallowed,
+    *LESSER_LOOKS,
 )

@@ -28,8 +28,10 @@ NUMBERS = (
     "world",
     "code",
     "optimizer",
+    "first",
+    "last",
 )
-TEXTS = ("g", "op", "how", "what", "path", "sampler", "text", "type", "backend", "kind")
+TEXTS = ("g", "op", "how", "what", "path", "sampler", "text", "type", "backend", "kind", "file")
 LISTS = (
     "at",
     "in",
@@ -44,6 +46,7 @@ LISTS = (
     "device_ids",
     "keys",
     "ranks",
+    "lines",
 )
 """Fields that have one type, or are null, in every record; a record in which one has another type is none."""
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ddpdoctor.facts.rehearsal import CodePlace, Difference, RankEnd, Rehearsal, RehearsedRank
+from ddpdoctor.facts.rehearsal import (
+    CodePlace,
+    Difference,
+    ObservationKind,
+    RankEnd,
+    Rehearsal,
+    RehearsalObservation,
+    RehearsedRank,
+)
 from ddpdoctor.sequences.branches import Sources, explained
 from ddpdoctor.sequences.comparison import Comparison
+from ddpdoctor.sequences.decisions import decisions
+from ddpdoctor.sequences.lesser_observations import divided_losses
 from ddpdoctor.sequences.observations import observations
+from ddpdoctor.sequences.reached import ExecutedCode, executed_files, unreached
 from ddpdoctor.sequences.records import places_of
 from ddpdoctor.sequences.tracks import Track
 
@@ -35,9 +46,9 @@ class Circumstances:
 
 
 def files_named(comparison: Comparison) -> set[str]:
-    """The user's files that the records name."""
+    """The user's files that the records name, and those of which lines ran."""
     calls = (call.places for track in comparison.ranks for call in track.calls.values())
-    return {place.file for places in calls for place in places}
+    return {place.file for places in calls for place in places} | executed_files(list(comparison.tracks.values()))
 
 
 def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstances) -> Rehearsal:
@@ -45,6 +56,10 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
     ranks = comparison.ranks
     difference = _difference(comparison, texts, seen)
     cannot = next(((t, r) for t in ranks for r in t.of_kind("cannot")), None) or _missing_package(ranks)
+    sources = Sources(texts)
+    parents = [t for t in comparison.tracks.values() if t not in ranks]
+    seen_too = observations(ranks or list(comparison.tracks.values()), parents)
+    executed = ExecutedCode.of(list(comparison.tracks.values()))
     standins = {f"{r.get('what')}: {r.get('by')}" for t in ranks for r in t.of_kind("standin")}
     return Rehearsal(
         ranks=tuple(_rank(track, comparison.world, seen) for track in ranks),
@@ -54,9 +69,11 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         torch=seen.torch,
         seconds=round(seen.seconds, 1),
         difference=difference,
-        observations=observations(ranks or list(comparison.tracks.values())),
+        observations=(*_in_loops(seen_too, sources), *decisions(ranks, sources), *divided_losses(ranks, sources)),
         standins=tuple(sorted(standins)),
         not_reached=_not_reached(ranks, texts),
+        unreached=unreached(sources, executed),
+        files=tuple(sorted(executed.lines)),
         obstacle=None if cannot is None else str(cannot[1].get("what")),
         obstacle_place=None if cannot is None else next(iter(places_of(cannot[1].get("at"))), None),
         isolation=seen.isolation,
@@ -68,6 +85,19 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         is_out_of_time=seen.is_out_of_time,
         folder=seen.folder,
     )
+
+
+def _in_loops(found: Iterable[RehearsalObservation], sources: Sources) -> tuple[RehearsalObservation, ...]:
+    """The observations; a missing set_epoch is placed at the loop over the epochs, where it belongs."""
+    placed = []
+    for each in found:
+        at = each.place if each.kind is ObservationKind.EPOCH_NOT_SET else None
+        loops = [a for a in sources.around(at) if a.is_loop and a.node.lineno < at.line] if at is not None else []
+        if at is not None and loops:
+            outer = CodePlace(at.file, loops[-1].node.lineno, at.function)
+            each = replace(each, places=(outer, *each.places), other=at)
+        placed.append(each)
+    return tuple(placed)
 
 
 def _missing_package(ranks: Sequence[Track]) -> tuple[Track, dict[str, object]] | None:
@@ -136,7 +166,7 @@ def _stack(text: str) -> tuple[CodePlace, ...]:
 
 
 def _not_reached(ranks: Sequence[Track], texts: Mapping[str, str]) -> tuple[str, ...]:
-    """What the script has and did not come to, because the rehearsal ended it."""
+    """What the script contains and did not reach, because the rehearsal ended it."""
     if not any(t.end is RankEnd.ENDED for t in ranks):
         return ()
     whole = "\n".join(texts.values())

@@ -6,14 +6,15 @@ started by their callers. Imports little: a probe starts its worker before anyth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Done", "LateError", "end_all", "kill", "run", "start"]
+__all__ = ["Done", "LateError", "end_all", "kill", "no_input", "run", "start"]
 
 REAP_SECONDS = 0.5
 """How long to wait for a killed child; one in an uninterruptible driver call is abandoned."""
@@ -95,17 +96,36 @@ def start(
     Raises:
         OSError: it could not be started.
     """
-    return subprocess.Popen(
-        argv,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        env=None if environ is None else dict(environ),
-        pass_fds=fds,
-        cwd=folder,
-        preexec_fn=in_child,
-        start_new_session=True,
-    )
+    with no_input() as nothing:
+        return subprocess.Popen(
+            argv,
+            stdin=nothing if stdin == subprocess.DEVNULL else stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=None if environ is None else dict(environ),
+            pass_fds=fds,
+            cwd=folder,
+            preexec_fn=in_child,
+            start_new_session=True,
+        )
+
+
+@contextlib.contextmanager
+def no_input() -> Iterator[int]:
+    """A descriptor without anything to read, for the standard input of a child. A chroot may have no /dev/null.
+
+    Raises:
+        OSError: out of descriptors.
+    """
+    try:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+    except FileNotFoundError:
+        nothing, writer = os.pipe()
+        os.close(writer)
+    try:
+        yield nothing
+    finally:
+        os.close(nothing)
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:

@@ -7,13 +7,15 @@ a signal.py.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 __all__ = ["command", "leave_folder", "open_missing_streams"]
 
 START = (
-    "import sys; sys.path[:] = [*filter(None, sys.path), {!r}]; sys.argv.pop(0);"
+    "import sys; s = sys.modules['_signal']; s.getsignal(2) is s.default_int_handler and s.signal(2, s.SIG_DFL);"
+    " sys.path[:] = [*filter(None, sys.path), {!r}]; sys.argv.pop(0);"
     " import runpy; runpy.run_module(sys.argv[0], None, '__main__', True)"
 )
 
@@ -24,14 +26,33 @@ def command(module: str) -> list[str]:
 
 
 def open_missing_streams() -> None:
-    """Open `/dev/null` for closed standard streams (`<&-`, `>&-`). Otherwise the first opened files would get their
-    descriptors, and a child's streams would replace them.
+    """Open `/dev/null`, if there is one, for closed standard streams (`<&-`, `>&-`). Otherwise the first opened files would
+    get their descriptors, and a child's streams would replace them.
     """
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(number, True)
-    os.close(number)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (stays open as long as the process)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(_placeholder(), True)  # it gets the lowest free descriptor: this one
+    sys.stdout = sys.stdout or io.TextIOWrapper(_Nowhere(), encoding="utf-8")
+    sys.stderr = sys.stderr or io.TextIOWrapper(_Nowhere(), encoding="utf-8")
+
+
+def _placeholder() -> int:
+    try:
+        return os.open(os.devnull, os.O_RDWR)
+    except OSError:  # a chroot or container without devices
+        return os.open("/", os.O_RDONLY)
+
+
+class _Nowhere(io.BufferedIOBase):
+    """Takes everything that is written to it."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object, /) -> int:
+        return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
 def leave_folder() -> None:

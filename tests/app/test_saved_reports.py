@@ -19,7 +19,7 @@ LOG = Path(__file__).parents[2] / "fixtures" / "situations" / "logs" / "oom_on_o
 
 
 def _report_of(*paths: Path) -> Report:
-    return triaged([str(path) for path in paths], Request(), started=time.time())[0]
+    return triaged([str(path) for path in paths], Request(), started=time.monotonic())[0]
 
 
 @pytest.fixture(scope="module")

@@ -164,6 +164,8 @@ def test_a_job_that_fails_is_diagnosed(
     assert "LOG012" in codes(diagnosis.report)
     assert diagnosis.output is not None
     assert diagnosis.output.read_text() == f"{line}\n"
+    diagnosis.folder.remove()
+    assert not diagnosis.output.exists()
 
 
 def test_a_job_that_cannot_be_started_has_a_shells_exit_code() -> None:
@@ -231,7 +233,7 @@ def test_files_that_there_was_no_time_to_read_are_no_pass(tmp_path: Path) -> Non
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "job.log").write_text("[rank0]: step 1 loss 0.5\n" * 100)
     late = Request(began=time.monotonic() - 400.0)
-    report, _ = triaged([str(tmp_path / "logs")], late, started=time.time())
+    report, _ = triaged([str(tmp_path / "logs")], late, started=time.monotonic())
     assert report.verdict is Verdict.INCOMPLETE
     assert report.exit_code(Severity.ERROR) == 3
     assert any("job.log: not read to its end within --timeout" in each for each in report.failures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commandline import SECONDS, doctor, environment
+from commandline import ROOT, SECONDS, doctor, environment
+
+FULL = bool(os.environ.get("DDPDOCTOR_FULL"))
 
 NEVER = """
 import sys, time
@@ -65,7 +68,7 @@ def test_a_timeout_ends_the_command_with_a_full_report() -> None:
     child = _child_of(process)
     out, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 3
-    assert time.monotonic() - before < 6
+    assert time.monotonic() - before < 20
     report = json.loads(out.partition("looking\n")[2])
     assert report["verdict"] == "incomplete"
     assert report["crashed"][-1]["error"].startswith("finish within --timeout 2 s: no answer on environ")
@@ -90,6 +93,102 @@ def test_ctrl_c_in_any_phase_of_check_is_quiet(delay: float) -> None:
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode in (130, 0, 1)  # it may have ended before, with what it found on this machine
     assert "Traceback" not in err
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "words",
+    [
+        "env --format json",
+        "check --no-probe --format json",
+        "triage {log} --format json",
+        "run --no-probe -- sh -c true",
+        pytest.param("probe --nproc-per-node 2 --timeout 60 --format json", marks=pytest.mark.torch),
+        pytest.param("check --timeout 60 --format json", marks=(pytest.mark.torch, pytest.mark.slow)),
+    ],
+)
+def test_a_chroot_without_devices_is_no_bug(words: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    line = words.format(log=tmp_path / "log").split()
+    hidden = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /dev && exec "$@"',
+        "sh",
+    ]
+    done = subprocess.run(
+        [*hidden, sys.executable, "-m", "ddpdoctor", *line],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd="/",
+        timeout=SECONDS,
+        input="",
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if "json" in line:
+        assert json.loads(done.stdout)["verdict"] in ("pass", "fail", "incomplete", "warn")
+
+
+@pytest.mark.parametrize(
+    "words", ["env", "check", "run -- true", "triage /etc/hostname", "compare a b", "lint -- x", "-m probe"]
+)
+def test_ctrl_c_in_any_moment_of_the_start_shows_no_line_of_ddpdoctor(words: str) -> None:
+    """During its own start Python may print a traceback; of ddpdoctor's imports none is shown."""
+    script = Path(sys.executable).with_name("ddpdoctor")
+    own = [str(script)] if script.exists() else [sys.executable, "-m", "ddpdoctor"]
+    argv = [sys.executable, "-m", "ddpdoctor.probe"] if words == "-m probe" else [*own, *words.split()]
+    for step in range(31) if FULL else range(0, 31, 10):
+        process = subprocess.Popen(
+            argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment(), cwd="/"
+        )
+        time.sleep(0.02 * step)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+        assert "Traceback" not in err or str(ROOT) not in err, (step, err)
+
+
+def test_importing_a_part_of_ddpdoctor_leaves_the_signals_alone() -> None:
+    code = "import signal, ddpdoctor.cli, ddpdoctor.engine; print(signal.getsignal(signal.SIGINT).__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=SECONDS
+    )
+    assert done.stdout == "default_int_handler\n"
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_duration() -> None:
+    code = (
+        "import time; real = time.time; begun = real(); "
+        "time.time = lambda: real() - (3600 if real() - begun > 0.3 else 0); "
+        "from ddpdoctor.cli import main; main(['env', '--format', 'json'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=SECONDS
+    )
+    assert 0 <= json.loads(done.stdout)["seconds"] < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("OSError(24, 'Too many open files', '/etc/x')", "error: Too many open files; raise the limits"),
+        ("MemoryError()", "error: not enough memory; raise the limits"),
+        ("EOFError('marshal data too short')", "error: a compiled Python file is truncated"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_bug(raised: str, said: str) -> None:
+    code = f"import ddpdoctor.cli as c\ndef f(words): raise {raised}\nc._run = f; c.main(['env'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), cwd="/", timeout=SECONDS
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith(said)
 
 
 def test_sixteen_open_files_are_enough_to_say_something() -> None:

@@ -56,6 +56,8 @@ def ddpdoctor(*words: str, folder: Path | None, **environ: str) -> subprocess.Co
 
 
 def test_a_machine_without_nvidia_says_so_and_starts_no_process(tmp_path: Path) -> None:
+    for folder in ("proc/1", "sys/module", "dev/shm"):
+        (tmp_path / folder).mkdir(parents=True)
     facts = collect(Machine(root=Root(str(tmp_path)), environ={}), ("gpu", "topo"))
     assert facts.gpu is not None
     assert facts.gpu.nvml_error == "LIBRARY_NOT_FOUND"

@@ -25,7 +25,7 @@ def _line(code: int, text: str, bus: str = "0009:01:00") -> str:
 
 def _triaged(folder: Path, text: str) -> Report:
     (folder / "dmesg.txt").write_text(text)
-    report, _ = triaged([str(folder / "dmesg.txt")], Request(), started=time.time())
+    report, _ = triaged([str(folder / "dmesg.txt")], Request(), started=time.monotonic())
     assert not report.crashed
     return report
 

@@ -9,14 +9,15 @@ import pytest
 from commandline import inside
 
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.launch.evaluator.cluster import Allocation
-from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.jobs import jobs_of_run
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_job_file
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.evaluator.task_files import dockerfile_task, yaml_task
+from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.shell.words import simple_commands
 
@@ -287,3 +288,182 @@ def test_a_folder_is_searched_for_task_files(tmp_path: Path) -> None:
     assert [
         (each["code"], Path(each["where"]["file"]).name) for each in report["findings"] if each["severity"] == "error"
     ] == [("LAUNCH036", "task.yaml")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes", "gpus", "slots"),
+    [
+        (("#$ -pe smp 8", "#$ -l gpu=4"), 1, 4, "8"),
+        (("#$ -pe smp 4", "#$ -l gpu=1"), 1, None, "4"),
+        (("#$ -l gpu=4",), 1, 4, "1"),
+        (("#$ -cwd", "#$ -l rt_F=2", "#$ -l h_rt=1:00:00"), 2, 4, "1"),
+        (("#$ -l node_f=4",), 4, 4, "1"),
+        (("#$ -pe mpi_8_tasks_per_node 16",), 2, None, "16"),
+        (("#$ -pe 4way 8",), 2, None, "8"),
+    ],
+)
+def test_what_grid_engine_is_asked_for(rows: tuple[str, ...], nodes: int, gpus: int | None, slots: str) -> None:
+    found = allocation(*rows)
+    assert (len(found.hosts), found.gpus_per_node, found.scheduler) == (nodes, gpus, "Grid Engine")
+    assert found.nodes_are_known
+    assert found.environ()["NSLOTS"].text == slots
+
+
+def test_how_many_hosts_a_parallel_environment_uses_is_unknown_unless_its_name_says_it() -> None:
+    found = allocation("#$ -pe mpi 16", "#$ -l gpu=4")
+    assert not found.nodes_are_known
+    assert found.gpus_per_node is None
+    assert len(found.hosts) == 2
+    assert [row.split()[:2] for row in found.texts[found.environ()["PE_HOSTFILE"].text].splitlines()] == [
+        ["node-0", "8"],
+        ["node-1", "8"],
+    ]
+
+
+def test_the_host_file_of_grid_engine_is_read() -> None:
+    text = (
+        "#$ -l rt_F=2\nH=$(awk 'NR==1{print $1}' $PE_HOSTFILE)\ncut -d' ' -f1 $PE_HOSTFILE > hosts\n"
+        "N=$(wc -l < hosts)\ntorchrun --nnodes $N --master_addr $H train.py\n"
+    )
+    assert words(run(text).launched[0]) == "torchrun --nnodes 2 --master_addr node-0 train.py"
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        ("#$ -t 1-4", "SGE_TASK_ID"),
+        ("#PBS -J 0-3", "PBS_ARRAY_INDEX"),
+        ("#PBS -t 0-3", "PBS_ARRAYID"),
+        ("#BSUB -J sweep[1-4]", "LSB_JOBINDEX"),
+    ],
+)
+def test_the_index_of_an_array_differs_in_each_of_its_jobs(rows: str, name: str) -> None:
+    found = allocation(rows)
+    assert found.is_array
+    assert "array" in found.environ()[name].varies
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "#$ -l rt_F=2\nfor h in $(cut -d' ' -f1 $PE_HOSTFILE); do qrsh -inherit -nostdin $h torchrun a.py & done; wait\n",
+            [("node-0", "torchrun a.py"), ("node-1", "torchrun a.py")],
+        ),
+        (
+            '#BSUB -nnodes 2\nblaunch -z "$LSB_HOSTS" torchrun a.py\n',
+            [("node-0", "torchrun a.py"), ("node-1", "torchrun a.py")],
+        ),
+        (
+            "#BSUB -nnodes 2\nexport X=5\nblaunch node-1 'torchrun --rdzv-id $X a.py'\n",
+            [("node-1", "torchrun --rdzv-id 5 a.py")],
+        ),
+        (
+            "#PBS -l select=2:ngpus=4\npbsdsh -- bash -c 'torchrun a.py'\n",
+            [("node-0", "torchrun a.py"), ("node-1", "torchrun a.py")],
+        ),
+    ],
+)
+def test_what_schedulers_start_on_other_hosts_by_name(text: str, expected: list[tuple[str, str]]) -> None:
+    assert [(each.place.host, words(each)) for each in run(text).launched] == expected
+
+
+JOB = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=4\nsrun torchrun --nnodes=4 a.py $1 $X\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"sbatch <<'EOF'\n{JOB}EOF\n", ["torchrun --nnodes=4 a.py ? ?"] * 2),
+        (f"cat > /tmp/j <<'EOF'\n{JOB}EOF\nexport X=5\nsbatch -N 1 /tmp/j 7\n", ["torchrun --nnodes=4 a.py 7 5"]),
+        (f"cat > /tmp/j <<'EOF'\n{JOB}EOF\nexport X=5\nsbatch --export=NONE /tmp/j\n", ["torchrun --nnodes=4 a.py ? ?"] * 2),
+        (f"cat > /tmp/j <<'EOF'\n{JOB}EOF\nsbatch --export=ALL,X=3 /tmp/j\n", ["torchrun --nnodes=4 a.py ? 3"] * 2),
+        ("sbatch -N2 --ntasks-per-node=1 --wrap 'srun torchrun --nnodes=$SLURM_NNODES a.py'", ["torchrun --nnodes=2 a.py"] * 2),
+        ("salloc -N 2 --ntasks-per-node=1 srun torchrun a.py", ["torchrun a.py"] * 2),
+    ],
+)  # fmt: skip
+def test_a_batch_job_that_a_script_submits_is_executed_with_its_own_allocation(text: str, expected: list[str]) -> None:
+    found = run(text)
+    assert [words(each).replace("\0", "?") for each in found.launched] == expected
+    assert {each.place.host for each in found.launched} == {f"node-{at}" for at in range(len(expected))}
+    assert found.allocation.scheduler == "Slurm"
+
+
+def test_what_unlike_submitted_jobs_are_given_is_not_mixed() -> None:
+    found = run("sbatch -N2 --wrap 'srun torchrun a.py'\nsbatch -N4 --wrap 'srun torchrun a.py'\n")
+    assert found.allocation == Allocation()
+    first, *_, last = (each.group for each in found.launched)
+    assert [each.group for each in found.launched] == [first] * 2 + [last] * 4
+    assert first != last
+
+
+def test_a_number_of_nodes_that_the_command_line_computes_is_unknown() -> None:
+    found = run("sbatch --nodes=$COUNT --wrap 'srun torchrun a.py'\n")
+    assert not found.allocation.nodes_are_known
+
+
+def test_the_host_that_submits_is_none_of_the_job() -> None:
+    found = run('sbatch -N1 --wrap "srun torchrun --master_addr $(hostname) a.py"\n')
+    assert words(found.launched[0]) == "torchrun --master_addr login-node a.py"
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        ("-x node-0", ["node-1", "node-2"]),
+        ("--exclude=node-[0-1]", ["node-2"]),
+        ("-r 1", ["node-1", "node-2"]),
+        ("-x $UNKNOWN_HOST", ["node-0", "node-1", "node-2"]),
+    ],
+)
+def test_a_step_leaves_out_the_hosts_that_its_options_exclude(options: str, hosts: list[str]) -> None:
+    found = run(f"#SBATCH -N 3 --ntasks-per-node=1\nsrun --ntasks-per-node=1 {options} torchrun a.py\n")
+    assert [each.place.host for each in found.launched] == hosts
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-np 4 -H a:2,b:2", [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]),
+        ("-np 2", [("node-0", "0"), ("node-0", "1")]),
+        ("-np 3 --hosts a:1,b:2", [("a", "0"), ("b", "0"), ("b", "1")]),
+    ],
+)
+def test_the_ranks_that_horovodrun_starts(options: str, expected: list[tuple[str, str]]) -> None:
+    found = run(f"export LR=1\nhorovodrun {options} python a.py --lr $LR\n")
+    assert [(each.place.host, each.environ["HOROVOD_LOCAL_RANK"].text) for each in found.launched] == expected
+    assert all(each.environ["LR"].text == "1" and words(each) == "python a.py --lr 1" for each in found.launched)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "cat > .$TAG.sh <<'E'\nflux run -N $N -n $N -g 1 torchrun a.py\nE\nflux batch -N 2 --exclusive --env=N=2 .$TAG.sh\n",
+            [("node-0", 1), ("node-1", 1)],
+        ),
+        (
+            "cat > j <<'E'\n#$ -l rt_F=1\nqrsh -inherit node-1 torchrun a.py\nE\nqsub -l rt_F=2 j\n",
+            [("node-1", 4)],
+        ),
+        (
+            "cat > j <<'E'\n#PBS -q gpu\nmpiexec -n 2 --ppn 1 torchrun a.py\nE\nqsub -l select=2:ngpus=8 j\n",
+            [("node-0", 8), ("node-1", 8)],
+        ),
+    ],
+)
+def test_what_flux_batch_and_qsub_submit(text: str, expected: list[tuple[str, int]]) -> None:
+    found = run("TAG=x_$(date +%m%d_%H%M)\n" + text)
+    assert [each.place.host for each in found.launched] == [host for host, _ in expected]
+    assert [each.place.gpus for each in found.launched if each.place.via[-1] != "qrsh"] == [
+        gpus for host, gpus in expected if len(expected) > 1
+    ]
+
+
+@pytest.mark.parametrize(("second", "expected"), [("2", "2"), ("4", UNKNOWN)])
+def test_the_tasks_per_node_of_unlike_components_are_unknown(second: str, expected: str) -> None:
+    found = run(
+        f"#SBATCH -N 1 --ntasks-per-node=2\n#SBATCH hetjob\n#SBATCH -N 1 --ntasks-per-node={second}\n"
+        "srun --het-group=0,1 python a.py\n"
+    )
+    assert {each.environ["SLURM_NTASKS_PER_NODE"].text for each in found.launched} == {expected}

@@ -66,7 +66,7 @@ def test_any_file_gets_a_report_without_a_crash(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.log")
         path.write_bytes(data)
-        _is_whole(triaged([str(path)], Request(), started=time.time())[0])
+        _is_whole(triaged([str(path)], Request(), started=time.monotonic())[0])
 
 
 @QUICK
@@ -76,4 +76,4 @@ def test_any_two_files_can_be_compared(bad: bytes, good: bytes) -> None:
         paths = [str(Path(folder, name)) for name in ("bad.log", "good.log")]
         Path(paths[0]).write_bytes(bad)
         Path(paths[1]).write_bytes(good)
-        _is_whole(triage_inputs(paths[:1], Request(), started=time.time(), good=paths[1:]))
+        _is_whole(triage_inputs(paths[:1], Request(), started=time.monotonic(), good=paths[1:]))

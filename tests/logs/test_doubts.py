@@ -79,7 +79,7 @@ gpu-7:18:61 [0] INFO bootstrap.cu:120 -> 2
 def _report(folder: Path, text: str) -> Report:
     log = folder / "out.log"
     log.write_text(text)
-    return triaged([str(log)], Request(), started=time.time())[0]
+    return triaged([str(log)], Request(), started=time.monotonic())[0]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def _report(folder: Path, text: str) -> Report:
             "HOST001",
             "/dev/shm is too small",
         ),
-        (PREEMPTED + CROWDED, "LOG015", "The scheduler ended the job"),
+        (PREEMPTED + CROWDED, "LOG015", "The scheduler preempted the job"),
         (RAISED + PREEMPTED, "LOG500", "KeyError"),
-        (PREEMPTED + RAISED, "LOG015", "The scheduler ended the job"),
+        (PREEMPTED + RAISED, "LOG015", "The scheduler preempted the job"),
         (PREEMPTED + "step 5 loss 0.1\n" * 400 + RAISED, "LOG500", "KeyError"),
         ("File already exists: /scratch/run1/ddp_init\n" + CROWDED, "NET018", "left by an earlier run"),
         (CROWDED, "PROBE004", "8 workers joined a group of 4. Either"),

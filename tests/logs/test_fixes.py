@@ -16,7 +16,7 @@ HEAD = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in {
 
 def _report(folder: Path, text: str) -> Report:
     (folder / "job.log").write_text(text)
-    report, _ = triaged([str(folder / "job.log")], Request(), started=time.time())
+    report, _ = triaged([str(folder / "job.log")], Request(), started=time.monotonic())
     assert not report.crashed, report.crashed
     return report
 

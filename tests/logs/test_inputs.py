@@ -138,7 +138,7 @@ def test_what_a_pipe_said_before_it_went_silent_is_judged(tmp_path: Path, monkey
     writer = os.open(pipe, os.O_RDWR)  # opened for both, so that nobody waits for the other end
     try:
         os.write(writer, BAD.encode())
-        report, _ = triaged([pipe], Request(), started=time.time())
+        report, _ = triaged([pipe], Request(), started=time.monotonic())
     finally:
         os.close(writer)
     assert report.verdict is Verdict.FAIL

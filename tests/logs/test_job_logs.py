@@ -24,7 +24,7 @@ PARAMETERS = [
 def _report(case: Case, folder: Path) -> Report:
     for name, text in (case.files or {"job.txt": case.text}).items():
         (folder / name).write_text(text)
-    report, _ = triaged([str(folder) if case.files else str(folder / "job.txt")], Request(), started=time.time())
+    report, _ = triaged([str(folder) if case.files else str(folder / "job.txt")], Request(), started=time.monotonic())
     assert not report.crashed, report.crashed
     return report
 

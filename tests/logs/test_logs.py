@@ -22,7 +22,7 @@ EXPECTED: dict[str, dict[str, Any]] = json.loads((LOGS / "expected.json").read_t
 
 def report_of(*paths: Path) -> Report:
     """What triage says of these paths."""
-    return triaged([str(path) for path in paths], Request(), started=time.time())[0]
+    return triaged([str(path) for path in paths], Request(), started=time.monotonic())[0]
 
 
 def _path(name: str) -> Path:

@@ -87,7 +87,7 @@ def test_a_line_of_somebody_else_is_none_of_nccl() -> None:
 
 def _triaged(folder: Path, text: str) -> Report:
     (folder / "job.txt").write_text(text)
-    report, _ = triaged([str(folder / "job.txt")], Request(), started=time.time())
+    report, _ = triaged([str(folder / "job.txt")], Request(), started=time.monotonic())
     assert not report.crashed
     return report
 

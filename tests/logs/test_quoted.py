@@ -17,7 +17,7 @@ from ddpdoctor.logs.tracebacks.quoted import quoted_exceptions, quoted_in
 
 def report_of(folder: Path, text: str) -> Report:
     (folder / "job.log").write_text(text)
-    report, _ = triaged([str(folder / "job.log")], Request(), started=time.time())
+    report, _ = triaged([str(folder / "job.log")], Request(), started=time.monotonic())
     assert not report.crashed, report.crashed
     return report
 

@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 from ddpdoctor.facts.nodes import Node
+from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.members import Member
 from ddpdoctor.multinode.results import NotJoined, ReceivedVerdict, SessionResult
 from ddpdoctor.multinode.session import MemberSession
@@ -41,7 +42,13 @@ def node(rank: int, port: int, nnodes: int = 2, **more: Any) -> Node:
 
 
 async def attend(
-    told: Node, *, token: str = TOKEN, seconds: float = 10.0, key: str = "", errors: tuple[Any, ...] = ()
+    told: Node,
+    *,
+    token: str = TOKEN,
+    seconds: float = 10.0,
+    key: str = "",
+    errors: tuple[Any, ...] = (),
+    proves: Authentication | None = None,
 ) -> Met:
     """One node's meeting: what it gathered as the host, or what it was told."""
     found: list[SessionResult] = []
@@ -54,6 +61,7 @@ async def attend(
 
     main = listen(told.master_port or 0) if told.owns else None
     session = MemberSession(Member(key or told.host, told, errors), token, seconds, frozenset({"127.0.0.1"}), main)
+    session.authentication = proves or Authentication()
     met = await session.run(judge)
     return met if met is not None else found[0]
 

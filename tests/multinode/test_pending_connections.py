@@ -6,7 +6,7 @@ import socket
 from ddpdoctor.multinode.pending_connections import PendingConnections
 
 
-async def _never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _never(sent: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     raise AssertionError("the connection was passed on after the end")
 
 
@@ -22,7 +22,7 @@ def test_a_connection_that_speaks_while_everything_ends_is_closed() -> None:
             while not pending._silent:
                 await asyncio.sleep(0.01)
             accepted = [silent.made for silent in pending._silent.values()]
-            client.sendall(b"x")
+            client.sendall(b"{}\n")
             pending._look()
             assert not pending._silent
             await pending.close()

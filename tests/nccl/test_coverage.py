@@ -45,7 +45,7 @@ def test_a_failure_after_a_warning_is_named_or_quotes_it(each: object, tmp_path:
     who = "node-01:1884:1899 [0]"
     returned = f"{who} NCCL INFO init.cc:1402 (ncclCommInitRankFunc) -> 3\n{who} NCCL INFO group.cc:75 (ncclAsyncJobMain) -> 3\n"
     (tmp_path / "job.txt").write_text(f"[2026-05-05 06:16:47] {who} {warning}\n{returned}")
-    report, _ = triaged([str(tmp_path / "job.txt")], Request(), started=time.time())
+    report, _ = triaged([str(tmp_path / "job.txt")], Request(), started=time.monotonic())
     assert not report.crashed
     assert report.verdict.value != "pass"
     assert [f for f in report.findings if f.role is Role.CAUSE]

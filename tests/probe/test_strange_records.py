@@ -113,17 +113,47 @@ def test_random_bytes_in_any_key_raise_nothing(server: Server) -> None:
 def test_a_lie_counts_only_with_the_secret_of_the_job(server: Server) -> None:
     lie = {"rank": 0, "host": "evil", "pid": 1, "started": 1, "local_rank": 0, "node_rank": None, "world_size": 64}
     stranger = StoreKeys(_store(server), _env(server, 1))
-    for key in ("world", "rank/0"):
+    for key in ("world", "rank/0", "arrivals"):
         stranger.store.set(key, stranger.records.line(lie))
     honest = StoreKeys(_store(server), _env(server), SHARED)
     assert honest.arrive() is None
-    assert set(honest.records.strange) == {"world", "rank/0"}
+    assert honest.missing() == [1]
+    assert set(honest.records.strange) == {"arrivals"}
     naive = StoreKeys(_store(server), _env(server))
     believing = naive.arrive()
     assert believing is not None
     assert believing.kind is Kind.WORLD_SIZE_DIFFERS
     for keys in (stranger, honest, naive):
         keys.store.close()
+
+
+@pytest.mark.parametrize("steps", [1, 2, -9], ids=["one more", "as many as there are", "fewer than none"])
+def test_a_counter_that_a_stranger_changed_lets_the_ranks_start_when_all_are_there(server: Server, steps: int) -> None:
+    stranger = _store(server)
+    ranks = [StoreKeys(_store(server), _env(server, rank)) for rank in range(2)]
+    stranger.add("count/join", steps)
+    ranks[0].arrive()
+    assert ranks[0].count("join") is False
+    ranks[1].arrive()
+    assert ranks[1].count("join") is True
+    for store in (stranger, *(each.store for each in ranks)):
+        store.close()
+
+
+def test_with_a_secret_a_stranger_reaches_no_counter_and_no_step(server: Server) -> None:
+    stranger = _store(server)
+    ranks = [StoreKeys(_store(server), _env(server, rank), SHARED) for rank in range(2)]
+    for key in ("count/join", "hosts", "spoken", "judge"):
+        stranger.add(key, 7)
+    for step in ("join", "run", "end"):
+        stranger.set(f"go/{step}", b"X")
+    assert [(each.arrive(), each.count("join")) for each in ranks] == [(None, False), (None, True)]
+    assert ranks[0].count_hosts() == 0
+    assert ranks[0].is_judge()
+    assert not ranks[0].have_all_reported()
+    assert not ranks[0].store.check("go/join")
+    for store in (stranger, *(each.store for each in ranks)):
+        store.close()
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
+from ddpdoctor.app.request import Request, UsageError
+from ddpdoctor.rehearsal.stage import RehearsalFolder
+
 pytestmark = pytest.mark.torch
 
 WAITS = """
@@ -91,7 +95,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_ctrl_c(tmp_path: Path, temporary: Path) -> None:
     job = started(tmp_path, "time.sleep(600)")
-    wait_for(tmp_path, 7)  # what starts the ranks, 2 ranks, 2 forked, 2 sleeping
+    wait_for(tmp_path, 8)  # what starts the ranks, what cleans up, 2 ranks, 2 forked, 2 sleeping
     os.kill(job.pid, signal.SIGINT)
     job.communicate(timeout=30)
     assert job.returncode == 130
@@ -99,19 +103,56 @@ def test_ctrl_c(tmp_path: Path, temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_the_doctor_is_killed(tmp_path: Path, temporary: Path) -> None:
-    """Processes that Python runs end with it; a program that a rank has started in a session of its own is not reached."""
+def test_sigterm(tmp_path: Path, temporary: Path) -> None:
     job = started(tmp_path, "time.sleep(600)")
-    wait_for(tmp_path, 7)
+    wait_for(tmp_path, 8)
+    os.kill(job.pid, signal.SIGTERM)
+    job.communicate(timeout=30)
+    assert job.returncode == 143
+    assert gone(tmp_path)
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_doctor_is_killed(tmp_path: Path, temporary: Path) -> None:
+    """Nothing is left, not even a program that a rank has started in a session of its own."""
+    job = started(tmp_path, "time.sleep(600)")
+    wait_for(tmp_path, 8)
     os.kill(job.pid, signal.SIGKILL)
     job.communicate(timeout=30)
+    assert gone(tmp_path)
     deadline = time.monotonic() + 10
-    while len(left := marked(tmp_path)) > 2 and time.monotonic() < deadline:
+    while list(temporary.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in left]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert names == ["sleep", "sleep"]
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_whose_owner_is_gone_is_removed_at_the_next_start(temporary: Path) -> None:
+    orphan, other = temporary / "ddpdoctor_rehearsal_orphan", temporary / "ddpdoctor_rehearsal_other"
+    for each, owner in ((orphan, f"{os.getpid()} 1"), (other, None)):
+        each.mkdir()
+        if owner is not None:
+            (each / "owner").write_text(owner)
+    first = RehearsalFolder()
+    second = RehearsalFolder()
+    try:
+        assert first.folder.exists()
+        assert not orphan.exists()
+        assert other.exists(), "it may just be made by another process"
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ddpdoctor.rehearsal.stage.shutil.copytree", full)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(UsageError, match="No space left on device"):
+        rehearse_launch(Request(launch=("torchrun", "train.py")), RehearsalOptions())
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_rank_is_killed(tmp_path: Path, temporary: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rehearsed import FILE, RANDOM, SHOWN, Job, epochs, loaded, on_devices, saved, trained
+from rehearsed import FILE, RANDOM, SHOWN, Job, at, drawing, epochs, loaded, on_devices, saved, scheduled, trained
 
 from ddpdoctor.facts.rehearsal import ObservationKind, RehearsalObservation
 
@@ -38,10 +38,35 @@ def test_what_is_legal_is_not(kind: ObservationKind) -> None:
         (on_devices("cuda:0", "cuda:0", backend="gloo"), Kind.SAME_DEVICE),
         (saved(0, 1, between=True), Kind.CHECKPOINT_RACE),
         (trained(1.00000001), Kind.PARAMETERS_DIFFER),
+        (drawing((1, 2), (1, 2), sharded=False), Kind.SAME_DRAWS),
+        (drawing((1,), (1,)), Kind.SAME_DRAWS),
+        (drawing((5, 5), (5, 5)), Kind.SAME_DRAWS),
+        (scheduled(30, 25), Kind.LONG_SCHEDULE),
     ],
 )
 def test_more_that_is_legal(job: Job, kind: ObservationKind) -> None:
     assert found(job, kind) == []
+
+
+def test_a_rank_that_makes_the_inner_folder_needs_no_barrier() -> None:
+    job = Job(2)
+    job.say(0, "file", what="os.mkdir", path="/job/runs", at=at(8), call=0)
+    for rank in (0, 1):
+        job.say(rank, "file", what="os.mkdir", path="/job/runs/a", at=at(8), call=0)
+    job.say(1, "file", what="write", path="/job/runs/a/1.pt", at=at(12), call=0)
+    assert found(job, Kind.FOLDER_RACE) == []
+
+
+def test_every_kind_has_a_job_that_shows_it() -> None:
+    assert set(SHOWN) == set(Kind)
+
+
+def test_a_missing_set_epoch_is_placed_at_the_loop_over_the_epochs() -> None:
+    text = (
+        "def main():\n" + "\n" * 10 + "    for epoch in range(2):\n\n        for batch in loader:\n            step()\n"
+    )
+    (shown,) = [each for each in epochs(0, 0).facts(text).observations if each.kind is Kind.EPOCH_NOT_SET]
+    assert (str(shown.place), str(shown.other)) == ("train.py:12", "train.py:14")
 
 
 def test_a_sampler_in_order_shows_the_same_data() -> None:

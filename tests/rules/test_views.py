@@ -29,5 +29,5 @@ def test_several_looks_at_stuck_jobs_are_all_kept() -> None:
 
 
 def test_a_look_at_another_section_is_refused() -> None:
-    with pytest.raises(ValueError, match="takes launch, job_file, log, hang, submission or rehearsal, not 'gpu'"):
+    with pytest.raises(ValueError, match="takes launch, log, hang, submission or rehearsal, not 'gpu'"):
         _cause("host").look(lambda gpu: ())

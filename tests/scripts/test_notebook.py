@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ddpdoctor.scripts.notebook import NotebookError, read_notebook
 
@@ -53,3 +55,24 @@ def test_notebooks_before_format_4_are_read() -> None:
 def test_what_is_no_notebook_is_said(text: str) -> None:
     with pytest.raises(NotebookError, match="is no notebook"):
         read_notebook(text)
+
+
+LEAF = st.none() | st.booleans() | st.integers() | st.text(max_size=8)
+ANY = st.recursive(LEAF, lambda each: st.lists(each, max_size=3), max_leaves=6)
+CELL = st.fixed_dictionaries({}, optional={"cell_type": st.just("code") | ANY, "source": ANY, "input": ANY}) | ANY
+CELLS = st.lists(CELL, max_size=4) | ANY
+SHEETS = st.lists(st.fixed_dictionaries({}, optional={"cells": CELLS}) | ANY, max_size=3) | ANY
+BOOK = st.fixed_dictionaries({}, optional={"cells": CELLS, "worksheets": SHEETS, "metadata": ANY}) | ANY
+
+
+@given(BOOK)
+def test_a_value_of_another_kind_at_any_place_is_no_crash(book: object) -> None:
+    try:
+        found = read_notebook(json.dumps(book))
+    except NotebookError:
+        return
+    assert isinstance(found.text, str)
+
+
+def test_worksheets_with_a_number_for_cells_have_no_cells() -> None:
+    assert read_notebook('{"worksheets": [5, {"cells": 3}], "nbformat": 3}').cells == ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.hang import Dump, Operation, ProcessGroup
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
+from ddpdoctor.system.timeouts import in_threads
 
 __all__ = ["read_dumps"]
 
@@ -29,11 +30,7 @@ def read_dumps(paths: Iterable[str], seconds: float = SECONDS) -> tuple[Dump, ..
     count = max(1, min(len(os.sched_getaffinity(0)), MOST_PROCESSES, -(-len(names) // SHARE)))
     shares = [names[start::count] for start in range(count)]
     dumps: dict[str, Dump] = {}
-    threads = [threading.Thread(target=_read, args=(share, seconds, dumps), daemon=True) for share in shares]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(functools.partial(_read, share, seconds, dumps) for share in shares)
     return tuple(dumps[name] for name in names)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Iterable, Mapping
 
 from ddpdoctor.dumps.stacks import stacks_in
 from ddpdoctor.facts.hang import StackFrame
 from ddpdoctor.system.process import LateError, run
+from ddpdoctor.system.timeouts import in_threads
 
 __all__ = ["find_pyspy", "frames_of"]
 
@@ -43,11 +43,7 @@ def frames_of(
             except (LateError, OSError, ValueError) as error:
                 problems.append(f"pid {pid}: {error}"[:200])
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(left)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([work] * min(AT_ONCE, len(left)))
     return frames, problems
 
 

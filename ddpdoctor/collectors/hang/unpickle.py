@@ -24,6 +24,7 @@ from ddpdoctor.dumps.file_names import rank_in_name
 from ddpdoctor.dumps.flight_recorder import NotADumpError, dump_of
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.hang import Dump, Operation
+from ddpdoctor.system.lifetime import die_with
 
 __all__ = ["UnsafeError", "load", "main"]
 
@@ -179,4 +180,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    die_with(os.getppid())
     main()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ddpdoctor.collectors.log.reading_watch import current_watch
+from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
 
 __all__ = ["SPAN_BYTES", "cores", "on_all_cores", "spans"]
 
@@ -54,16 +55,18 @@ def on_all_cores(
 def _forked(work: Callable[[Task], Done], tasks: Sequence[Task]) -> Iterator[Done]:
     global _work
     _work = work
+    prepare_to_die_with()
     context = multiprocessing.get_context("fork")
-    with context.Pool(min(cores(), len(tasks)), _enlist) as pool:
+    with context.Pool(min(cores(), len(tasks)), _enlist, (os.getpid(),)) as pool:
         yield from pool.imap(_do, tasks, chunksize=1 if len(tasks) < WORTH_FILES else 8)
 
 
 _work: Callable[[Any], Any] | None = None
 
 
-def _enlist() -> None:
-    """A worker ignores SIGINT, which its parent handles, and ends on SIGTERM and SIGHUP."""
+def _enlist(parent: int) -> None:
+    """A worker ignores SIGINT, which its parent handles, and ends on SIGTERM and SIGHUP, and with its parent."""
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

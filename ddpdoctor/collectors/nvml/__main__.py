@@ -5,12 +5,14 @@ Every answer is written immediately, so that answers before a hang are not lost.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 from ddpdoctor.collectors.nvml import devices
 from ddpdoctor.collectors.nvml import links as nvlinks
 from ddpdoctor.collectors.nvml.query import Asker, say
+from ddpdoctor.system.lifetime import die_with
 
 CONTROL_NODE = Path("/dev/nvidiactl")
 """As root and without the kernel module, nvmlInit creates this node. It is removed again: other programs take it as a sign of the
@@ -65,4 +67,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    die_with(os.getppid())
     main()

@@ -10,6 +10,7 @@ from ddpdoctor.facts.torchrun_options import Option
 __all__ = [
     "ACCELERATE",
     "DEEPSPEED",
+    "HOROVOD",
     "MPIRUN",
     "REMOTE",
     "SHELL_TEXT",
@@ -125,6 +126,9 @@ WRAPPERS: dict[str, Syntax] = {
     "ssh": Syntax(_words("-p -i -l -o -F -J -L -R -D -E -b -c -m -S -W -w"), operands=1),
     "pdsh": Syntax(_words("-w -x -g -X -f -R -l -t -u -n")),
     "clush": Syntax(_words("-w -x -g -X -f -l -t -u -o")),
+    "qrsh": Syntax(_words("-pe -l -q -N -P -v -wd -p -h"), operands=1),
+    "blaunch": Syntax(_words("-u -z -i")),
+    "pbsdsh": Syntax(_words("-n -c -h")),
     "tmux": Syntax(_words("-s -n -c -t -x -y -e -F -L -S -f"), ("new-session", "new", "new-window", "neww")),
     "screen": Syntax(_words("-S -dmS -dm -t -c -h -p -T -s -Logfile")),
     "bsub": Syntax(_words("-n -q -W -J -o -e -oo -eo -R -P -gpu -G -U -M -m -cwd -env -L -sp -alloc_flags -nnodes -w")),
@@ -154,14 +158,14 @@ WRAPPERS: dict[str, Syntax] = {
     ),
 }
 """Programs that run another program."""
-REMOTE = ("ssh", "pdsh", "clush")
+REMOTE = ("ssh", "pdsh", "clush", "qrsh", "blaunch", "pbsdsh")
 """Those that run it on another machine."""
-SHELL_TEXT = ("ssh", "pdsh", "clush", "eval", "tmux", "screen", "bsub")
+SHELL_TEXT = ("ssh", "pdsh", "clush", "qrsh", "eval", "tmux", "screen", "bsub")
 """Those that pass their last word to a shell if it contains blanks."""
 
 SRUN = Syntax(
     _words(
-        "-A -b -B -c -C -d -D -e -G -i -J -L -m -M -n -N -o -p -q -S -t -T -w -W -x -Z --account --begin --bcast --chdir"
+        "-A -b -B -c -C -d -D -e -G -i -J -L -m -M -n -N -o -p -q -r -S -t -T -w -W -x -Z --account --begin --bcast --chdir"
         " --constraint --container-image --container-mounts --container-name --container-workdir --container-env"
         " --cpus-per-gpu --cpus-per-task --dependency --error --exclude --export --gpu-bind --gpus --gpus-per-node"
         " --gpus-per-socket --gpus-per-task --gres --hint --input --job-name --jobid --licenses --mem --mem-per-cpu"
@@ -185,6 +189,18 @@ MPIRUN = Syntax(
     doubles=_words("--mca -mca --gmca --pmixmca --prtemca -genv -env --genv --env"),
     launcher=LauncherKind.MPIRUN,
 )
+
+HOROVOD = Syntax(
+    _words(
+        "-np --num-proc --min-np --min-num-proc --max-np --max-num-proc -H --hosts -hostfile --hostfile -p --ssh-port"
+        " -i --ssh-identity-file --start-timeout --elastic-timeout --network-interfaces --network-interface"
+        " --output-filename --config-file --slots-per-host --slots --host-discovery-script --reset-limit --mpi-args"
+        " --fusion-threshold-mb --cycle-time-ms --cache-capacity --timeline-filename --log-level --binding-args"
+        " --blacklist-cooldown-range --prefix-output-with-timestamp --gloo-timeout-seconds --num-nccl-streams"
+    ),
+    launcher=LauncherKind.MPIRUN,
+)
+"""horovodrun: horovod/runner/launch.py."""
 
 
 def _flags(
@@ -258,7 +274,6 @@ UNJUDGED = {
     "colossalai": "ColossalAI's launcher",
     "composer": "MosaicML Composer's launcher",
     "ft_launcher": "the launcher of NVIDIA's resiliency extension",
-    "horovodrun": "Horovod's launcher",
     "lightning": "Lightning's launcher",
     "sky": "SkyPilot",
     "torchx": "TorchX",

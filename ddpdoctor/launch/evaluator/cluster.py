@@ -151,7 +151,9 @@ def allocation_of(batch: Layer | None, environ: Mapping[str, str]) -> Allocation
         cpus_per_task=number_of(option(batch, "-c", "--cpus-per-task")),
         is_array=_is_array(option(batch, "-a", "--array")),
         is_slurm=True,
-        nodes_are_known=nodes is not None or names is not None or tasks is None or tasks == 1,
+        nodes_are_known=nodes is not None
+        or names is not None
+        or (option(batch, "-N", "--nodes", "-w", "--nodelist") is None and (tasks is None or tasks == 1)),
         gpus_per_task=per_task,
         scheduler="Slurm",
         exports=option(batch, "--export"),
@@ -177,7 +179,7 @@ def _is_array(value: str | None) -> bool:
 @functools.lru_cache(maxsize=64)
 def host_list(hosts: tuple[str, ...]) -> str:
     """`node-[0-3]`, as Slurm writes the names of several hosts."""
-    numbered = [re.fullmatch(r"(.*?)(\d+)", host) for host in hosts]
+    numbered = [re.fullmatch(r"(.*?)(\d{1,18})", host) for host in hosts]
     if len(hosts) > 1 and all(numbered):
         prefixes = {match[1] for match in numbered if match}
         numbers = [int(match[2]) for match in numbered if match]

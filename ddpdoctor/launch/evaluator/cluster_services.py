@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.submission import ClusterService, PodSet, RayGroup
 from ddpdoctor.launch.evaluator.objects import MOST_PODS, Workload, count_of
 from ddpdoctor.launch.manifests.pod_template import gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 
-__all__ = ["pod_set", "ray_groups", "services_of_manifest"]
+__all__ = ["domains_of", "pod_set", "ray_groups", "services_of_manifest"]
 
 _TEMPLATES = {"Job": ("spec", "template"), "StatefulSet": ("spec", "template"), "Deployment": ("spec", "template")}
 """Objects whose pods have only the labels of their template, and those that their own controller adds."""
@@ -85,8 +85,31 @@ def _added(work: Workload, pod: str, index: int, fields: Mapping[str, str]) -> d
     return added
 
 
+def domains_of(works: Sequence[tuple[At, Workload]]) -> dict[str, str]:
+    """The subdomain of every pod whose name is known: `POD.SUBDOMAIN` resolves; "" for a pod without one."""
+    found = {}
+    for root, work in works:
+        for pod in work.pods:
+            own = text_of(pod.spec.get("subdomain"))
+            if work.kind == "JobSet":
+                if text_of(root.get("spec", "network", "enableDNSHostnames")) == "false":
+                    continue
+                own = text_of(root.get("spec", "network", "subdomain")) or work.name
+            elif work.kind == "StatefulSet":
+                own = text_of(root.get("spec", "serviceName"))
+            elif work.kind not in ("Job", "CronJob", "Pod"):
+                continue
+            if pod.name and UNKNOWN not in f"{pod.name}{own or ''}":
+                found[pod.name] = own or ""
+                if work.kind == "Job":  # the names that its pods would have if it were indexed
+                    found.setdefault(f"{work.name}-{pod.index}", own or "")
+    return found
+
+
 def pod_set(root: At, work: Workload) -> PodSet | None:
-    """How many pods of a Job run at a time; None for other objects, or where it is not known."""
+    """How many pods of a Job or StatefulSet run at a time; None for other objects, or where it is not known."""
+    if work.kind == "StatefulSet":
+        return _ordered(root, work)
     spec = root.get("spec", "jobTemplate", "spec") if work.kind == "CronJob" else root.get("spec")
     if spec is None or work.kind not in ("Job", "CronJob"):
         return None
@@ -96,6 +119,18 @@ def pod_set(root: At, work: Workload) -> PodSet | None:
         return None
     place = parallel or spec.get("completions") or spec
     return PodSet(tuple(pod.name for pod in work.pods), min(at_once, completions), completions, place.mark)
+
+
+def _ordered(root: At, work: Workload) -> PodSet | None:
+    """The pods of a StatefulSet that start one after another, each when the one before is ready."""
+    spec = root.get("spec")
+    policy = None if spec is None else text_of(spec.get("podManagementPolicy"))
+    containers = () if spec is None else list(spec.items("template", "spec", "containers"))
+    probe = next((at for each in containers if (at := each.get("readinessProbe")) is not None), None)
+    if policy == "Parallel" or probe is None or len(work.pods) < 2 or probe.get("tcpSocket") is not None:
+        return None
+    place = root.get("spec", "replicas") or probe
+    return PodSet(tuple(pod.name for pod in work.pods), 1, len(work.pods), place.mark, is_ordered=True)
 
 
 def ray_groups(objects: Sequence[At]) -> tuple[RayGroup, ...]:

@@ -20,9 +20,12 @@ from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 
 __all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job", "rank_of"]
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "FLUX_TASK_RANK")
-_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "FLUX_TASK_LOCAL_ID")
-_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "FLUX_TASK_RANK", "HOROVOD_RANK")
+_LOCAL = (
+    *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "FLUX_TASK_LOCAL_ID"),
+    "HOROVOD_LOCAL_RANK",
+)
+_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "HOROVOD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def _line(
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:
-    """Where each word was written; a word of unknown origin stands where its command does."""
+    """Where each word was written; a word of unknown origin is placed at its command."""
     for word, value in zip(member.words, member.argv, strict=True):
         origin = next((o for o in value.origins if o.file == file), member.origin)
         row = bisect_right(rows, origin.start) - 1
@@ -160,7 +163,7 @@ def _ranks_of_deepspeed(members: Sequence[Launched]) -> Iterator[Process]:
 
 def _number(member: Launched, names: Sequence[str]) -> int | None:
     """What the variables of torch say, else those of the launcher that started the process."""
-    is_of_mpi = member.place.via[-1:] == ("mpirun",)
+    is_of_mpi = not {"srun"} & set(member.place.via[-1:])
     ordered = sorted(names, key=lambda name: name.startswith("SLURM") and is_of_mpi)
     text = next((member.environ[name].text for name in ordered if name in member.environ), "")
     return int(text) if re.fullmatch(r"\d{1,6}", text) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,17 +14,20 @@ from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
+from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, gpus_of, host_list, number_of, option
-from ddpdoctor.launch.evaluator.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
-from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
+from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
+from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
+from ddpdoctor.launch.sbatch import option_places
 
 __all__ = [
     "ImaginedRun",
@@ -63,6 +67,10 @@ class Starter:
     hosts: tuple[str, ...] = ()
     tasks: int = 1
     places: Mapping[str, Origin] = field(default_factory=dict)
+    slots: int | None = None
+    """The processes that the hosts take, where its options limit them."""
+    refused: str = ""
+    """A row of its host file that it refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class Place:
     hostname: str | None = None
     """What `hostname` prints there where that is not the name of the host; then no address is compared with the name."""
     unset: frozenset[str] = frozenset()
-    """Variables that certainly nobody outside has set."""
+    """Variables that are certainly not set outside."""
     starter: Starter | None = None
     """The innermost program that put it on its host."""
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
@@ -126,6 +134,8 @@ class Launched:
     """The hosts and slots of the host file that it reads."""
     active: Mapping[str, int] | None = None
     """The hosts that it uses of them, with the number of their GPUs."""
+    trainer: Mapping[str, int] = field(default_factory=dict)
+    """The devices and num_nodes that LightningCLI gets from its words or their configuration file."""
 
 
 @dataclass(slots=True)
@@ -140,6 +150,8 @@ class ImaginedRun:
     missing: list[MissingVariables] = field(default_factory=list)
     programs: list[StartedProgram] = field(default_factory=list)
     """Programs that are no launchers of ranks, host by host."""
+    submits: bool = False
+    """The file submits batch jobs, whose allocations are their own."""
 
     def add_groups(self, groups: Sequence[Sequence[Launched]]) -> None:
         """Add jobs: each gets a group of its own."""
@@ -166,6 +178,8 @@ class StartedProgram:
     origin: Origin
     is_certain: bool
     is_background: bool
+    is_alone: bool = False
+    """A launcher starts it, without a shell in which something else runs as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +228,7 @@ class _Starting:
     layer: Layer
     inner: Sequence[Value]
     environ: Mapping[str, Value]
+    folder: str | None = None
 
     def places(self) -> dict[str, Origin]:
         """Where each option of the launcher is written."""
@@ -221,6 +236,11 @@ class _Starting:
         found = {given.flag: at[given.word.start] for given in self.layer.reading.given if given.word.start in at}
         plain = {word.text.partition("=")[0]: at[word.start] for word in self.layer.own[1:] if word.start in at}
         return {**{name: origin for name, origin in plain.items() if name.startswith("-")}, **found}
+
+    def value_of(self, written: Word, text: str) -> Value:
+        """A text of this word, with its place."""
+        pairs = zip(self.words, self.argv, strict=True)
+        return next((each.with_text(text) for word, each in pairs if word.start == written.start), Value(text))
 
     def value(self, text: str) -> Value:
         """A text of one of its words, with the place of the word."""
@@ -263,6 +283,7 @@ class _Runner:
         self._variables: dict[int, ShellVariable] = {}
         self._others: dict[str, int] = {}
         self._written: dict[str, str | None] = dict(allocation.texts)
+        self._written_at_places: dict[str, tuple[Origin, ...]] = {}
         self._group = 0
         self._source, self._file = "", ""
 
@@ -272,8 +293,13 @@ class _Runner:
         place = Place(
             allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
         )
+        if not allocation.scheduler and _SUBMITS.search(text):
+            place = replace(place, hostname="login-node")
         outside = {name: Value(value) for name, value in environ.items()}
-        shell = self._shell(place, {**outside, **allocation.environ()}, folder)
+        given = allocation.environ()
+        if folder is not None:  # taken to be submitted from the folder of the file
+            given |= {name: Value(folder) for name in _SUBMIT_FOLDERS & given.keys()}
+        shell = self._shell(place, {**outside, **given}, folder)
         shell.name = Value(file)
         shell.invoked = self._found.invoked
         self._source, self._file = text, file
@@ -300,6 +326,7 @@ class _Runner:
             is_fixed=False,
             files=self._files,
             written=self._written,
+            written_at=self._written_at_places,
             step=lambda argv: self._printed_by_step(argv, place),
         )
         named = {name: self._as_variable(value) for name, value in environ.items()}
@@ -361,23 +388,35 @@ class _Runner:
             self._nested_shell(command, argv, environ, place, depth)
         elif (script := self._own_script(argv[0], command.folder)) is not None:
             self._run_text(command, script, argv, environ, place, depth)
+        elif name == "qsub" or (name == "flux" and [word.text for word in words[1:2]] in (["batch"], ["alloc"])):
+            behind = argv[1 + (name == "flux") :]
+            self._submit(command, _Starting(argv, words, first, behind, environ, command.folder), place, depth)
         elif name in REMOTE:
-            self._remote(command, argv, first, place, depth)
+            self._remote(command, argv, first, environ, place, depth)
         elif first.launcher in _ON_HOSTS:
-            self._on_hosts(command, _Starting(argv, words, first, inner, environ), place, depth)
+            self._on_hosts(command, _Starting(argv, words, first, inner, environ, command.folder), place, depth)
         elif first.launcher is LauncherKind.CONTAINER:
             self._expand(command, inner, environ if _keeps_environ(first) else own, place, depth + 1)
+        elif first.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
+            self._submit(command, _Starting(argv, words, first, inner, environ, command.folder), place, depth)
         elif first.launcher in _LEAVES:
             self._leaf(command, argv, words, environ, place, first)
         elif inner and first.launcher is LauncherKind.WRAPPER:
             self._expand(command, inner, self._as_env_says(first, environ), place, depth + 1)
         elif len(self._found.programs) < MOST_LAUNCHED:
             self._found.programs.append(
-                StartedProgram(place, tuple(argv), command.origin, command.is_certain, command.is_background)
+                StartedProgram(
+                    place,
+                    tuple(argv),
+                    command.origin,
+                    command.is_certain,
+                    command.is_background,
+                    is_alone=bool(place.via) and command.argv[0] is not argv[0],
+                )
             )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
-        """The words behind those of a wrapper."""
+        """The words after those of a wrapper."""
         last = layer.own[-1] if layer.own else layer.program
         at = next((i for i, word in enumerate(words) if word is last or word == last), -1)
         return tuple(argv[at + 1 :]) if at >= 0 else ()
@@ -406,18 +445,18 @@ class _Runner:
                 break
             at += 2 if texts[at] in ("-o", "-O", "+o") else 1
         if at >= len(texts):
-            if command.stdin is not None and command.stdin.is_known:
+            if command.stdin is not None and command.stdin.text.replace(UNKNOWN, "").strip():
                 self._run_text(command, command.stdin, [], environ, place, depth)
             return
         if texts[at].startswith("-"):
             if at + 1 < len(argv):
                 self._run_text(command, argv[at + 1], argv[at + 2 :], environ, place, depth)
             return
-        text = self._read(texts[at], command.folder) if argv[at].is_known else None
+        text = self._read_script(argv[at], command.folder)
         if text is None:
             self._budget.leave_out(command.origin, f"{texts[at].replace(UNKNOWN, '…')}: not read")
             return
-        self._run_text(command, Value(text, argv[at].origins), argv[at:], environ, place, depth)
+        self._run_text(command, text, argv[at:], environ, place, depth)
 
     def _read(self, path: str, folder: str | None) -> str | None:
         """A file that the job has written, or one that is there."""
@@ -426,10 +465,14 @@ class _Runner:
 
     def _own_script(self, program: Value, folder: str | None) -> Value | None:
         """The text of a shell script that is run by its path, `./wrapper.sh`; None for every other program."""
-        if not program.is_known or "/" not in program.text:
-            return None
-        text = self._read(program.text, folder)
-        return Value(text, program.origins) if text is not None and _SHELL_SCRIPT.match(text) else None
+        text = self._read_script(program, folder) if "/" in program.text else None
+        return text if text is not None and _SHELL_SCRIPT.match(text.text) else None
+
+    def _read_script(self, path: Value, folder: str | None) -> Value | None:
+        """The text of a file with the place where the job file writes it, else that of the word that names it."""
+        text = self._read(path.text, folder) if path.is_known else None
+        origins = self._written_at_places.get(_path(path.text, folder), ())
+        return None if text is None else Value(text, origins or path.origins)
 
     def _run_text(
         self,
@@ -445,6 +488,7 @@ class _Runner:
         private = command.private - environ.keys()
         shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
         shell.variables.private = private
+        shell.stdin = command.stdin
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
         origin = text.origins[0] if text.origins else command.origin
@@ -465,34 +509,115 @@ class _Runner:
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
     def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
-        """Where the characters of a text stand that the file has as it is, such as that of `bash -c '…'`."""
-        if len(text.origins) != 1:
+        """Where the characters of a text are: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
+        whole = text.origins[0] if text.origins and text.text else None
+        if whole is None or whole.file != self._file:
             return None
-        whole = text.origins[0]
-        at = self._source.find(text.text, whole.start, whole.end) if whole.file == self._file and text.text else -1
-        return None if at < 0 else lambda start, end: Origin(whole.file, at + start, at + end)
+        at = self._source.find(text.text, whole.start, whole.end) if len(text.origins) == 1 else -1
+        if at >= 0:
+            return lambda start, end: Origin(whole.file, at + start, at + end)
+        written = self._source[whole.start : whole.end]
+        ends = [each.end() for each in _ROW_END.finditer(written)]
+        if len(ends) != text.text.count("\n") or len(ends) < 2:
+            return None
+        rows = [whole.start, *(whole.start + end for end in ends)]
+        breaks = [each.start() for each in re.finditer("\n", text.text)]
 
-    def _remote(self, command: StartedCommand, argv: Sequence[Value], layer: Layer, place: Place, depth: int) -> None:
-        """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment."""
+        def row_of(start: int, end: int) -> Origin:
+            row = bisect_left(breaks, start)
+            last = self._source.find("\n", rows[row])
+            begin = rows[row] + len(self._source[rows[row] : last]) - len(self._source[rows[row] : last].lstrip())
+            return Origin(whole.file, begin, max(begin, last))
+
+        return row_of
+
+    def _remote(
+        self,
+        command: StartedCommand,
+        argv: Sequence[Value],
+        layer: Layer,
+        environ: Mapping[str, Value],
+        place: Place,
+        depth: int,
+    ) -> None:
+        """`ssh HOST text`, `pdsh -w HOSTS text`: another host, and nothing of this environment unless LSF passes it on."""
         texts = [value.text for value in argv]
         named, rest = _remote_words(texts, layer.name)
-        if layer.name == "ssh":
+        if layer.name in _ONE_HOST and named is None:
             if not rest:
                 return
             hosts, rest = [argv[rest[0]].with_text(texts[rest[0]].rpartition("@")[2])], rest[1:]
+        elif layer.name == "pbsdsh" and named is None:
+            hosts = [Value(name) for name in self._allocation.hosts]
         else:
-            hosts = [Value(name) for name in host_names(named or "") or ()]
+            hosts = [Value(name) for each in (named or "").split() for name in host_names(each) or ()]
         text = joined((argv[at] for at in range(rest[0], len(argv))), " ") if rest else Value()
         known = {name: at for at, name in enumerate(self._allocation.hosts)}
+        keeps = layer.name == "blaunch" or (layer.name == "qrsh" and "-V" in texts)
         for number, host in enumerate(hosts[:MOST_NODES]):
             node = known.get(host.text, number if len(hosts) > 1 else self._number_of(host.text))
             own = text
-            if layer.name != "ssh":  # pdsh puts these into each command
+            if layer.name in ("pdsh", "clush"):  # pdsh puts these into each command
                 own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
             starter = Starter(layer.name, _origin(argv[0], command), tuple(each.text for each in hosts))
             there = replace(place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter)
             private = command.private | {name for name, value in command.environ.items() if value.origins}
-            self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
+            if keeps:
+                self._run_text(replace(command, folder=None), own, [], environ, there, depth)
+            elif layer.name == "pbsdsh":  # it executes its words without a shell
+                inner = argv[rest[0] :] if rest else ()
+                self._expand(replace(command, folder=None, private=private), inner, {}, there, depth + 1)
+            else:
+                self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
+
+    def _submit(self, command: StartedCommand, what: _Starting, place: Place, depth: int) -> None:
+        """sbatch, salloc, qsub and `flux batch`: a job with an allocation of its own. What several of them are given is known if
+        it is the same.
+        """
+        layer = what.layer
+        own = what.argv[len(layer.own) :] if layer.launcher is LauncherKind.SBATCH else what.inner
+        stdin, version = command.stdin, self._version
+
+        def read(path: Value) -> Value | None:
+            return self._read_script(path, command.folder)
+
+        if layer.launcher in (LauncherKind.SBATCH, LauncherKind.SALLOC):
+            job = batch_job(layer, own, stdin, what.environ, version, read)
+        else:
+            job = other_batch_job(what.inner, stdin, what.environ, version, read)
+        if job is None:
+            if layer.launcher is not LauncherKind.SALLOC:
+                self._budget.leave_out(command.origin, "the text of the batch job is not known")
+            return
+        before = self._allocation
+        is_first = not before.scheduler and not self._found.submits
+        is_same = self._found.submits and replace(self._found.allocation, places={}) == job.allocation
+        places = what.places() if job.text is None else {**self._directives(job.text, command.origin), **what.places()}
+        known = (
+            replace(job.allocation, places=places) if is_first else self._found.allocation if is_same else Allocation()
+        )
+        self._found.submits, self._found.allocation = True, known
+        self._allocation = job.allocation
+        there = Place(
+            job.allocation.hosts[0],
+            0,
+            gpus=job.allocation.gpus_per_node,
+            cpus=job.allocation.cpus_per_task,
+            via=place.via if job.text is None else (),
+        )
+        environ = {**job.environ, **job.allocation.environ()}
+        detached = replace(command, is_background=False, private=frozenset())
+        if job.text is None:
+            self._group += 1
+            self._expand(detached, job.arguments, environ, there, depth + 1)
+        else:
+            self._run_text(detached, job.text, job.arguments, environ, there, depth)
+        self._allocation = before
+
+    def _directives(self, text: Value, origin: Origin) -> dict[str, Origin]:
+        """Where the `#SBATCH` options of a submitted text are written."""
+        at = self._written_at(text) or (lambda start, end: origin)
+        return {name: at(*span) for name, span in option_places(text.text).items()}
 
     def _number_of(self, host: str) -> int:
         """A number for a host that is not one of the allocation, in the order in which they are met."""
@@ -508,7 +633,16 @@ class _Runner:
             return
         tasks, base, withheld = _LAYOUTS[launcher](self, what, place)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
-        starter = Starter(what.layer.name, _origin(what.argv[0], command), hosts, len(tasks), what.places())
+        is_mpi = launcher is LauncherKind.MPIRUN
+        starter = Starter(
+            what.layer.name,
+            _origin(what.argv[0], command),
+            hosts,
+            len(tasks),
+            what.places(),
+            self._slots(what.layer, what.folder) if is_mpi else None,
+            self._refused_row(what.layer, what.folder) if is_mpi else "",
+        )
         for task in tasks[:MOST_TASKS]:
             gone = withheld if launcher is LauncherKind.SRUN or task.node != place.node else {}
             there = replace(
@@ -548,7 +682,8 @@ class _Runner:
         if per_node is not None:
             base["SLURM_NTASKS_PER_NODE"] = what.value(per_node)
         elif self._allocation.components and parts[-1].tasks_per_node is not None:
-            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node))
+            counts = {part.tasks_per_node for part in parts}
+            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node)) if len(counts) == 1 else NOT_KNOWN
         return tasks, base, withheld
 
     def _parts(self, layer: Layer) -> tuple[Allocation, ...]:
@@ -590,7 +725,7 @@ class _Runner:
         nodes = number_of(option(layer, "-N", "--nodes"))
         tasks = number_of(option(layer, "-n", "--ntasks"))
         per_node = number_of(option(layer, "--ntasks-per-node"))
-        hosts = tuple(names) if names else allocation.hosts
+        hosts = tuple(names) if names else _left(layer, allocation.hosts)
         if nodes is not None and not allocation.is_slurm:
             hosts = tuple(f"node-{at}" for at in range(min(nodes, MOST_NODES)))
         elif nodes is not None:
@@ -612,7 +747,7 @@ class _Runner:
         """
         layer, environ = what.layer, what.environ
         count = number_of(option(layer, "-np", "-n", "--np", "-c"))
-        slots_of = self._mpi_slots(layer)
+        slots_of = self._mpi_slots(layer, what.folder)
         hosts = tuple(slots_of)
         per_node = _per_node(layer)
         slots = None if self._allocation.is_slurm else self._allocation.tasks_per_node
@@ -620,10 +755,11 @@ class _Runner:
         sizes = {host: per_host or slots_of[host] for host in hosts}
         known = None if None in sizes.values() else sum(size or 0 for size in sizes.values())
         count = known if count is None and known else count or len(hosts)
-        names = [given.value or "" for given in layer.reading.given if given.flag == "-x"]
+        named = [given for given in layer.reading.given if given.flag == "-x"]
         forwarded = {
-            name: what.value(text) if sign else environ.get(name, Value(UNKNOWN))
-            for name, sign, text in (each.partition("=") for each in names)
+            name: what.value_of(given.value_word, text) if sign else environ.get(name, Value(UNKNOWN))
+            for given in named
+            for name, sign, text in ((given.value or "").partition("="),)
         }
         even = max(1, -(-count // len(hosts)))
         tasks, node, local = [], 0, 0
@@ -638,10 +774,17 @@ class _Runner:
                 "PMI_SIZE": Value(str(count)),
                 "MPI_LOCALRANKID": _of_task(local),
             }
+            if layer.name == "horovodrun":
+                own = {
+                    "HOROVOD_RANK": _of_task(rank),
+                    "HOROVOD_LOCAL_RANK": _of_task(local),
+                    "HOROVOD_SIZE": Value(str(count)),
+                }
             tasks.append(_Task(hosts[node], node, rank, local, self._allocation.gpus_per_node, {**forwarded, **own}))
             local += 1
         flags = {given.flag for given in layer.reading.given}
         is_by_ssh = not self._allocation.scheduler and bool(flags & _OPEN_MPI) and not flags & _HYDRA
+        is_by_ssh &= layer.name != "horovodrun"  # it exports the whole environment
         at = what.argv[0].origins[0] if what.argv[0].origins else Origin("", 0, 0)
         gone = {
             name: Withheld(value, "mpirun without -x", at)
@@ -650,15 +793,39 @@ class _Runner:
         }
         return tasks, dict(environ), gone if is_by_ssh else {}
 
-    def _mpi_slots(self, layer: Layer) -> dict[str, int | None]:
+    def _slots(self, layer: Layer, folder: str | None) -> int | None:
+        """How many processes the hosts of Open MPI or horovodrun take: a host of a list without a count takes one."""
+        flags = {given.flag for given in layer.reading.given}
+        is_open_mpi = bool(flags & (_OPEN_MPI - {"--host"})) and not flags & _HYDRA
+        is_horovod = layer.name == "horovodrun"
+        if (self._allocation.scheduler and not is_horovod) or any(_MORE_ALLOWED.search(w.text) for w in layer.own):
+            return None
+        slots_of = self._mpi_slots(layer, folder)
+        listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
+        if UNKNOWN in (listed or "") or (listed is None and option(layer, "--hostfile", "-hostfile") is None):
+            return None
+        if None in slots_of.values() and (listed is None or not is_open_mpi):
+            return None
+        return sum(slots or 1 for slots in slots_of.values()) if is_open_mpi or is_horovod else None
+
+    def _refused_row(self, layer: Layer, folder: str | None) -> str:
+        """The first row of Hydra's host file with `slots=`, which is Open MPI's word; "" for another MPI."""
+        flags = {given.flag for given in layer.reading.given}
+        path = option(layer, "-f", "-hostfile", "-machinefile")
+        if path is None or UNKNOWN in path or not (layer.name.endswith(".hydra") or flags & _HYDRA):
+            return ""
+        rows = (row.partition("#")[0].strip() for row in (self._read(path, folder) or "").splitlines())
+        return next((row for row in rows if re.search(r"\s(?:max_)?slots\s*=", row)), "")
+
+    def _mpi_slots(self, layer: Layer, folder: str | None) -> dict[str, int | None]:
         """The hosts of an MPI launcher, and the slots that its options give each."""
-        listed = option(layer, "-H", "--host", "-host", "-hosts")
+        listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
         if listed is not None and UNKNOWN not in listed:
             pairs = [name.partition(":") for name in listed.split(",") if name]
             if pairs:
                 return {name: number_of(slots) for name, _, slots in pairs[:MOST_NODES]}
         path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
-        text = self._read(path, None) if path is not None and UNKNOWN not in path else None
+        text = self._read(path, folder) if path is not None and UNKNOWN not in path else None
         if text is not None and (rows := slots_of_hosts(text)):
             return dict(list(rows.items())[:MOST_NODES])
         return dict.fromkeys(self._allocation.hosts)
@@ -734,8 +901,24 @@ class _Runner:
             is_certain=command.is_certain,
             is_background=command.is_background,
             order=command.order,
+            trainer=self._trainer(argv, command.folder) if layer.launcher is LauncherKind.PYTHON else {},
         )
         self._found.launched += self._by_deepspeed(started) if layer.launcher is LauncherKind.DEEPSPEED else [started]
+
+    def _trainer(self, argv: Sequence[Value], folder: str | None) -> dict[str, int]:
+        """What LightningCLI reads: `fit --config FILE --trainer.devices 4`; the last one wins."""
+        texts = [value.text for value in argv]
+        if not {"fit", "validate", "test", "predict"} & set(texts):
+            return {}
+        found: dict[str, int] = {}
+        for at, text in enumerate(texts):
+            name, sign, value = text.partition("=")
+            value = value if sign else texts[at + 1] if at + 1 < len(texts) else ""
+            if name in ("--config", "-c") and UNKNOWN not in value:
+                found |= trainer_sizes(self._read(value, folder) or "")
+            elif name in ("--trainer.devices", "--trainer.num_nodes") and value.isdigit():
+                found[name.partition(".")[2]] = int(value)
+        return found
 
     def _by_deepspeed(self, started: Launched) -> list[Launched]:
         """What the runner of deepspeed starts: its launcher on each host of the host file, by pdsh or another runner; with
@@ -769,6 +952,10 @@ class _Runner:
         ]
 
 
+_ROW_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
+"""The end of a row that no backslash continues."""
+_SUBMIT_FOLDERS = frozenset(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"))
+_SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")
@@ -781,6 +968,7 @@ _LAYOUTS: Mapping[LauncherKind, Callable[[_Runner, _Starting, Place], _Layout]] 
     LauncherKind.FLUX: _Runner._flux,
 }
 _ON_HOSTS = tuple(_LAYOUTS)
+_MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 _OPEN_MPI = frozenset(
     ("-x", "-H", "--host", "--mca", "-mca", "--allow-run-as-root", "-npernode", "--npernode", "--map-by")
 )
@@ -819,21 +1007,42 @@ def _number_in(options: Mapping[str, str], *flags: str) -> int | None:
     return next((number for flag in flags if (number := number_of(options.get(flag))) is not None), None)
 
 
-_REMOTE_VALUES = {"ssh": "pilobcDEFJLmOQRSwW", "pdsh": "wxgXfRltun", "clush": "wxgXflto"}
+_REMOTE_VALUES = {
+    "ssh": "pilobcDEFJLmOQRSwW",
+    "pdsh": "wxgXfRltun",
+    "clush": "wxgXflto",
+    "qrsh": "lqPvwp",
+    "blaunch": "uzi",
+    "pbsdsh": "nch",
+}
 """Short options of programs for other hosts that take a value."""
+_ONE_HOST = ("ssh", "qrsh", "blaunch")
+"""Those whose first operand is the host."""
+_NAMES_HOSTS = {"pdsh": "w", "clush": "w", "blaunch": "z", "pbsdsh": "h"}
+"""The option that names the hosts."""
 
 
 def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int]]:
-    """The value of `-w`, and the indices of the words that are no option."""
+    """The value of the option that names hosts, and the indices of the words that are not options."""
     named = None
     at = 1
     while at < len(texts) and texts[at].startswith("-") and len(texts[at]) > 1:
         letter, joined_value = texts[at][1], texts[at][2:]
-        takes_value = letter in _REMOTE_VALUES[name]
-        if letter == "w" and name != "ssh":
+        if name == "qrsh" and joined_value:
+            letter, joined_value = "", ""  # `-inherit`, `-now`: its options are words
+        takes_value = letter in _REMOTE_VALUES[name] and letter != ""
+        if letter == _NAMES_HOSTS.get(name):
             named = joined_value or (texts[at + 1] if at + 1 < len(texts) else None)
         at += 2 if takes_value and not joined_value else 1
     return named, list(range(at, len(texts)))
+
+
+def _left(layer: Layer, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """The hosts of an allocation that a step may use, by `--exclude` and `--relative`."""
+    excluded = option(layer, "-x", "--exclude")
+    gone = host_names(excluded) if excluded and UNKNOWN not in excluded else None
+    first = number_of(option(layer, "-r", "--relative")) or 0
+    return tuple(host for host in hosts[first:] if host not in (gone or ())) or hosts
 
 
 def _keeps_environ(layer: Layer) -> bool:
@@ -848,7 +1057,7 @@ def _is_printed(program: str) -> bool:
 
 
 def _words(argv: Sequence[Value]) -> tuple[Word, ...]:
-    """The values as words of a line in which blanks separate them."""
+    """The values as words of a line in which spaces separate them."""
     found = []
     at = 0
     for value in argv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import posixpath
 import random
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
-from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, RANDOM, TIME, Value, joined, text_value
+from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, RANDOM, TIME, Origin, Value, joined, text_value
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 
 __all__ = ["ImaginedMachine"]
@@ -26,7 +27,7 @@ QUIET = frozenset(
         *("clear"),
     )
 )
-"""Programs that prepare something and print nothing that a script goes on with; they are taken to succeed."""
+"""Programs that prepare something and print nothing that a script uses; they are assumed to succeed."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class ImaginedMachine:
     """What a program prints that `srun` or `ssh` runs on another host; None where that is not known."""
     written: dict[str, str | None] = field(default_factory=dict, compare=False)
     """What the job has written to files; shared by all processes of the job."""
+    written_at: dict[str, tuple[Origin, ...]] = field(default_factory=dict, compare=False)
+    """Where that is written in the job file, for files that one command writes."""
     dice: random.Random = field(default_factory=random.Random, compare=False)
 
     def __post_init__(self) -> None:
@@ -77,11 +80,12 @@ class ImaginedMachine:
         if full is None or len(self.written) >= MOST_FILES:
             return
         before = self.written.get(full, "") if adds else ""
+        self.written_at[full] = () if before else content.origins
         is_known = content.is_known and before is not None and len(content.text) <= LONGEST_INPUT
         self.written[full] = (before or "") + content.text if is_known else None
 
     def exists(self, path: str, folder: str | None, test: str) -> bool | None:
-        """What is on the cluster's machines is not known; what lies beside the job file is."""
+        """What is on the cluster's machines is not known; what is next to the job file is."""
         full = _full(path, folder)
         if full is None:
             return None
@@ -94,6 +98,8 @@ class ImaginedMachine:
         name = argv[0].text.rpartition("/")[2]
         if name in ("srun", "ssh", "mpirun", "mpiexec") and self.step is not None:
             return self.step(argv)
+        if name == "cat" and len(argv) == 1 and stdin is not None:
+            return stdin, 0  # also where a piece of it is unknown
         own = _OWN.get(name)
         if own is not None:
             return own(self, argv[1:])
@@ -187,9 +193,15 @@ def _shuf(machine: ImaginedMachine, words: Sequence[Value]) -> Answer:
     return Value(f"{number}\n", varies=frozenset((RANDOM,))), 0
 
 
+_NOW = datetime.datetime(2027, 1, 15, 8, 0, 0)
+"""The time on every imagined machine."""
+
+
 def _date(machine: ImaginedMachine, words: Sequence[Value]) -> Answer:
     if len(words) == 1 and words[0].text in ("+%s", "+%N", "+%s%N"):
         return Value(f"{1_800_000_000 + machine.dice.randrange(3)}\n", varies=frozenset((TIME,))), 0
+    if len(words) == 1 and re.fullmatch(r"\+(?:[\w.:/ -]|%[-_0^#]?[YmdHMSyjbBaAFTDe])*", words[0].text):
+        return Value(_NOW.strftime(words[0].text[1:]) + "\n", varies=frozenset((TIME,))), 0
     return Value(UNKNOWN, varies=frozenset((TIME,))), 0
 
 

@@ -14,7 +14,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster_services import pod_set, ray_groups, services_of_manifest
+from ddpdoctor.launch.evaluator.cluster_services import domains_of, pod_set, ray_groups, services_of_manifest
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_placed
 from ddpdoctor.launch.evaluator.objects import Workload, objects_of
@@ -52,6 +52,7 @@ def imagined_manifest_jobs(
         submission = replace(
             submission,
             services=services_of_manifest(objects, works),
+            domains=domains_of(works),
             pod_sets=tuple(each for each in sets if each is not None),
             ray_groups=ray_groups(objects),
         )
@@ -86,7 +87,9 @@ def pods_of_manifest(
         started: list[PodLaunch] = []
         for pod in work.pods[:room]:
             if budget.statements <= 0 or launched >= MOST_LAUNCHED:
-                found.left_out.append(f"{work.kind} {work.name}: more than is imagined, from {pod.name} on")
+                found.left_out.append(
+                    f"{work.kind} {work.name}: more pods than are simulated; left out from {pod.name} on"
+                )
                 break
             count = 0
             commands = list(commands_of_pod(pod, manifest, maps))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from ddpdoctor.facts.job_file import FileLaunch, JobFile, TextSpan
 from ddpdoctor.facts.launch.words import SpanEdit
+from ddpdoctor.facts.shell_text import TextSpan
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.launch.shell.text import Offsets, below, parse
 
 __all__ = ["HEAD", "Repair", "repairs"]
@@ -26,19 +27,19 @@ _OF_TASKS = re.compile(r"\$\{?(?:SLURM_(?:NODEID|PROCID|LOCALID)|OMPI_COMM_WORLD
 _NODE_RANK = re.compile(r"--(?:node[-_]rank|machine_rank)(?:=|[ \t]+)(\d+)(?![\w.])")
 _NNODES = re.compile(r"--(?:nnodes|num_machines)(?:=|[ \t]+)(\d+)(?![\w:.])")
 _OWN_HOST = re.compile(
-    r"\blocalhost\b|\b127\.0\.0\.1\b|\$\(hostname[^()]*\)|`hostname[^`]*`|\$\{?HOSTNAME\}?|\$\{?SLURMD_NODENAME\}?"
+    r"\blocalhost\b|\b127\.0\.0\.1\b|\$\(hostname[^()]{0,80}\)|`hostname[^`]{0,80}`|\$\{?HOSTNAME\}?|\$\{?SLURMD_NODENAME\}?"
     r"|\$\{?SLURM_LAUNCH_NODE_IPADDR\}?|\$\{?SLURM_SUBMIT_HOST\}?|(?:(?<==)|(?<==\"))\$\{?SLURM_(?:JOB_)?NODELIST\}?"
 )
 _ADDRESS = re.compile(r"addr|endpoint|master|head|main_process_ip|rdzv|host", re.IGNORECASE)
 _CHANCE = re.compile(
-    r"\$\(\([^()]*\bRANDOM\b[^()]*(?:\([^()]*\)[^()]*)*\)\)|\$\[[^\]]*RANDOM[^\]]*\]|\$\{?RANDOM\}?|\$\(shuf[^()]*\)|\$\(date[^()]*\)|\$\(uuidgen\)"
+    r"\$\(\([^()]{0,80}\bRANDOM\b[^()]{0,80}(?:\([^()]{0,80}\)[^()]{0,80}){0,4}\)\)|\$\[[^\][]{0,80}RANDOM[^\][]{0,80}\]|\$\{?RANDOM\}?|\$\(shuf[^()]*\)|\$\(date[^()]*\)|\$\(uuidgen\)"
 )
 _RANK_LINE = re.compile(
     r"^[ \t]*(?:export[ \t]+)?(?P<set>(?P<name>RANK|LOCAL_RANK|NODE_RANK)=\$\{?SLURM_\w+\}?)[ \t]*\n", re.M
 )
 
 
-def repairs(job_file: JobFile, names: Iterable[str], expected: str) -> Iterator[Repair]:
+def repairs(submission: Submission, names: Iterable[str], expected: str) -> Iterator[Repair]:
     """The corrections that may remove a finding, the likeliest first.
 
     Args:
@@ -49,52 +50,56 @@ def repairs(job_file: JobFile, names: Iterable[str], expected: str) -> Iterator[
         KeyError: no correction has such a name.
     """
     for name in names:
-        yield from (repair for repair in _PROPOSALS[name](job_file, expected) if repair)
+        yield from (repair for repair in _PROPOSALS[name](submission, expected) if repair)
 
 
-def _nodes_of(job_file: JobFile, *kinds: str) -> Iterator[TextSpan]:
+def _nodes_of(submission: Submission, *kinds: str) -> Iterator[TextSpan]:
     """The spans of the nodes of these kinds in the file's syntax tree."""
-    offsets = Offsets(job_file.text)
-    for node in below(parse(job_file.text)):
+    offsets = Offsets(submission.text)
+    for node in below(parse(submission.text)):
         if node.type in kinds:
             yield TextSpan(*offsets.of(node))
 
 
-def _escaped(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _is_batch(submission: Submission) -> bool:
+    return submission.shell is not None and submission.shell.is_batch
+
+
+def _escaped(submission: Submission, expected: str) -> Iterator[Repair]:
     """A backslash before the variables of tasks in double quotes and heredocs, so that the task's shell expands them."""
-    quoted = list(_nodes_of(job_file, "string", "heredoc_body"))
+    quoted = list(_nodes_of(submission, "string", "heredoc_body"))
     found = [
         each
-        for each in _nodes_of(job_file, "simple_expansion", "expansion")
-        if _OF_TASKS.fullmatch(job_file.text[each.start : each.end])
+        for each in _nodes_of(submission, "simple_expansion", "expansion")
+        if _OF_TASKS.fullmatch(submission.text[each.start : each.end])
         and any(span.start < each.start and each.end <= span.end for span in quoted)
     ]
     yield tuple(SpanEdit(each.start, each.start, "\\") for each in sorted(found, key=lambda each: each.start))
 
 
-def _wrapped(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _wrapped(submission: Submission, expected: str) -> Iterator[Repair]:
     """`bash -c '…'` around what srun or mpirun starts, with the variables that it uses exported."""
-    yield tuple(edit for launch in _first_launches(job_file) for edit in _in_shell(job_file, launch))
+    yield tuple(edit for task in _first_tasks(submission) for edit in _in_shell(submission, task))
 
 
-def _first_launches(job_file: JobFile) -> Iterator[FileLaunch]:
-    """One launch of each statement that srun or mpirun starts."""
+def _first_tasks(submission: Submission) -> Iterator[Task]:
+    """One task of each statement that srun or mpirun starts."""
     seen = set()
-    for each in job_file.launches:
+    for each in submission.tasks:
         if each.span not in seen and each.via and each.via[-1] in ("srun", "mpirun"):
             seen.add(each.span)
             yield each
 
 
-def _in_shell(job_file: JobFile, launch: FileLaunch, value: SpanEdit | None = None) -> Iterator[SpanEdit]:
+def _in_shell(submission: Submission, task: Task, value: SpanEdit | None = None) -> Iterator[SpanEdit]:
     """The edits that put a command into a shell of each task.
 
     Args:
         value: a further edit inside the command.
     """
-    text, span = job_file.text, launch.span
-    starter = re.search(rf"\b(?:{launch.via[-1]}|mpiexec)\b", text[span.start : span.end])
-    first = _offset(text, *launch.line.place(0))
+    text, span = submission.text, task.span
+    starter = re.search(rf"\b(?:{task.via[-1]}|mpiexec)\b", text[span.start : span.end])
+    first = _offset(text, *task.line.place(0))
     if starter is None or not span.start <= first < span.end:
         return
     inner = text[first : span.end].rstrip()
@@ -109,21 +114,21 @@ def _in_shell(job_file: JobFile, launch: FileLaunch, value: SpanEdit | None = No
         yield SpanEdit(each.start(), each.end(), "")
     end = first + len(text[first : span.end].rstrip())
     quoted = f"'{own}{inner}'"
-    if launch.via[-1] == "mpirun":  # passes only some variables to other hosts: this shell expands all others
+    if task.via[-1] == "mpirun":  # passes only some variables to other hosts: this shell expands all others
         if '"' in inner or "\\$" in inner:
             return
         quoted = '"' + _OF_TASKS.sub(lambda found: f"\\{found[0]}", own + inner) + '"'
     else:
-        yield from _exports(job_file, inner)
+        yield from _exports(submission, inner)
     yield SpanEdit(span.start, end, f"{text[span.start + starter.start() : first]}bash -c {quoted}")
 
 
-def _exports(job_file: JobFile, inner: str) -> Iterator[SpanEdit]:
+def _exports(submission: Submission, inner: str) -> Iterator[SpanEdit]:
     """`export` before the assignments of the variables that a text uses."""
     for name in dict.fromkeys(re.findall(r"\$\{?([A-Za-z_]\w*)", inner)):
-        if re.search(rf"\bexport\b[^\n]*\b{name}\b", job_file.text):
+        if re.search(rf"\bexport\b[^\n]*\b{name}\b", submission.text):
             continue
-        for each in re.finditer(rf"^([ \t]*){name}=", job_file.text, re.MULTILINE):
+        for each in re.finditer(rf"^([ \t]*){name}=", submission.text, re.MULTILINE):
             yield SpanEdit(each.end(1), each.end(1), "export ")
 
 
@@ -134,28 +139,30 @@ def _offset(text: str, line: int, column: int) -> int:
     return start + column - 1
 
 
-def _node_ranks(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _node_ranks(submission: Submission, expected: str) -> Iterator[Repair]:
     """The id that Slurm gives the node, in place of a constant."""
-    if len({found[1] for found in _NODE_RANK.finditer(job_file.text)}) > 1:
+    if len({found[1] for found in _NODE_RANK.finditer(submission.text)}) > 1:
         return  # one command per node
-    for launch in _first_launches(job_file):
-        found = _NODE_RANK.search(job_file.text, launch.span.start, launch.span.end)
-        if found is None or launch.via[-1] != "srun":
+    for task in _first_tasks(submission):
+        found = _NODE_RANK.search(submission.text, task.span.start, task.span.end)
+        if found is None or task.via[-1] != "srun":
             continue
         value = SpanEdit(found.start(1), found.end(1), "$SLURM_NODEID")
         yield (value,)
-        yield tuple(_in_shell(job_file, launch, value))
+        yield tuple(_in_shell(submission, task, value))
 
 
-def _addresses(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _addresses(submission: Submission, expected: str) -> Iterator[Repair]:
     """The first host of the job, in place of what is another host on each node."""
-    if not job_file.is_batch:
+    if not _is_batch(submission):
         return
-    last = re.search(r"\btail\s+-n?\s*1\b", job_file.text)
+    last = re.search(r"\btail\s+-n?\s*1\b", submission.text)
     if last is not None:
         yield (SpanEdit(last.start(), last.end(), "head -n 1"),)
-    found = [each for each in _OWN_HOST.finditer(job_file.text) if _ADDRESS.search(_row(job_file.text, each.start()))]
-    found = [each for each in found if not _row(job_file.text, each.start()).lstrip().startswith("#")]
+    found = [
+        each for each in _OWN_HOST.finditer(submission.text) if _ADDRESS.search(_row(submission.text, each.start()))
+    ]
+    found = [each for each in found if not _row(submission.text, each.start()).lstrip().startswith("#")]
     every = tuple(SpanEdit(each.start(), each.end(), HEAD) for each in found)
     yield from ((each,) for each in every)
     if len(every) > 1:
@@ -167,13 +174,13 @@ def _row(text: str, at: int) -> str:
     return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
 
 
-def _drawn(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _drawn(submission: Submission, expected: str) -> Iterator[Repair]:
     """A port, or an id, of the job in place of one that each node draws."""
-    if not job_file.is_batch:
+    if not _is_batch(submission):
         return
     edits = []
-    for each in _CHANCE.finditer(job_file.text):
-        before = job_file.text[max(0, each.start() - 40) : each.start()].lower()
+    for each in _CHANCE.finditer(submission.text):
+        before = submission.text[max(0, each.start() - 40) : each.start()].lower()
         names = [(before.rfind("port"), PORT), (before.rfind("id"), "$SLURM_JOB_ID"), (before.rfind(":"), PORT)]
         at, value = max(names)
         if at >= 0:
@@ -183,19 +190,19 @@ def _drawn(job_file: JobFile, expected: str) -> Iterator[Repair]:
         yield tuple(edits)
 
 
-def _node_counts(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _node_counts(submission: Submission, expected: str) -> Iterator[Repair]:
     """The number of nodes that the job has."""
-    for launch in job_file.launches[:1]:
-        found = _NNODES.search(job_file.text, launch.span.start, launch.span.end)
-        if found is not None and "srun" in launch.via:
+    for task in submission.tasks[:1]:
+        found = _NNODES.search(submission.text, task.span.start, task.span.end)
+        if found is not None and "srun" in task.via:
             yield (SpanEdit(found.start(1), found.end(1), "$SLURM_NNODES"),)
         if found is not None and expected.isdigit():
             yield (SpanEdit(found.start(1), found.end(1), expected),)
 
 
-def _task_counts(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _task_counts(submission: Submission, expected: str) -> Iterator[Repair]:
     """One task per node."""
-    text = job_file.text
+    text = submission.text
     per_node = re.search(r"^#SBATCH\s+--(?:n)?tasks-per-node[= ](\d+)", text, re.MULTILINE)
     total = re.search(r"^#SBATCH\s+(?:-n\s*|--ntasks[= ])(\d+)", text, re.MULTILINE)
     nodes = re.search(r"^#SBATCH\s+(?:-N\s*|--nodes[= ])(\d+)", text, re.MULTILINE)
@@ -205,78 +212,80 @@ def _task_counts(job_file: JobFile, expected: str) -> Iterator[Repair]:
     yield tuple(edits)
 
 
-def _rank_variables(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _rank_variables(submission: Submission, expected: str) -> Iterator[Repair]:
     """The variable of the scheduler that means what the variable of torch means."""
     for torch, name in (("RANK", ""), ("LOCAL_RANK", "LOCAL_"), ("WORLD_SIZE", "SIZE")):
         slurm = {"": "SLURM_PROCID", "LOCAL_": "SLURM_LOCALID", "SIZE": "SLURM_NTASKS"}[name]
         mpi = "OMPI_COMM_WORLD_SIZE" if name == "SIZE" else f"OMPI_COMM_WORLD_{name}RANK"
-        for each in re.finditer(rf"(?<![\w$]){torch}=(\$?\{{?(\w+)\}}?)", job_file.text):
+        for each in re.finditer(rf"(?<![\w$]){torch}=(\$?\{{?(\w+)\}}?)", submission.text):
             right = mpi if each[2].startswith("OMPI") else slurm
-            if each[2] != right and (each[2].startswith("OMPI") or job_file.is_batch):
+            if each[2] != right and (each[2].startswith("OMPI") or _is_batch(submission)):
                 yield (SpanEdit(each.start(1), each.end(1), f"${right}"),)
 
 
-def _export_lists(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _export_lists(submission: Submission, expected: str) -> Iterator[Repair]:
     """srun passes the whole environment, and what its list says."""
-    for launch in _first_launches(job_file):
-        found = re.search(r"--export[= ](?!ALL\b)(?:NONE,?)?", job_file.text[launch.span.start : launch.span.end])
+    for task in _first_tasks(submission):
+        found = re.search(r"--export[= ](?!ALL\b)(?:NONE,?)?", submission.text[task.span.start : task.span.end])
         if found is not None:
-            at = launch.span.start
-            more = "" if re.match(r"\s|$", job_file.text[at + found.end() :]) else ","
+            at = task.span.start
+            more = "" if re.match(r"\s|$", submission.text[at + found.end() :]) else ","
             yield (SpanEdit(at + found.start(), at + found.end(), f"--export=ALL{more}"),)
 
 
-def _double_quotes(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _double_quotes(submission: Submission, expected: str) -> Iterator[Repair]:
     """Double quotes around the text for another host, so that this shell expands its variables."""
+    if submission.shell is None:
+        return
     edits = []
-    for each in _nodes_of(job_file, "raw_string"):
-        inner = job_file.text[each.start + 1 : each.end - 1]
-        names = {missing.name for missing in job_file.missing if missing.remote}
+    for each in _nodes_of(submission, "raw_string"):
+        inner = submission.text[each.start + 1 : each.end - 1]
+        names = {missing.name for missing in submission.shell.missing if missing.remote}
         if names & set(re.findall(r"\$\{?(\w+)", inner)) and not re.search(r"[\"\\`]", inner):
             edits += [SpanEdit(each.start, each.start + 1, '"'), SpanEdit(each.end - 1, each.end, '"')]
     yield tuple(edits)
 
 
-def _ports(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _ports(submission: Submission, expected: str) -> Iterator[Repair]:
     """Another port for each task of an array, or each round of a loop over numbers."""
-    for launch in job_file.launches:
-        if launch.fixed_port is None:
+    for task in submission.tasks:
+        if task.fixed_port is None:
             continue
-        found = re.search(rf"(?<!\d){launch.fixed_port}(?!\d)", job_file.text[launch.span.start : launch.span.end])
+        found = re.search(rf"(?<!\d){task.fixed_port}(?!\d)", submission.text[task.span.start : task.span.end])
         if found is None:
             continue
-        span = (launch.span.start + found.start(), launch.span.start + found.end())
-        if job_file.is_array:
-            yield (SpanEdit(*span, f"$(({launch.fixed_port} + SLURM_ARRAY_TASK_ID))"),)
-        loops = re.findall(r"\bfor\s+(?:\(\(\s*)?(\w+)", job_file.text[: launch.span.start])
+        span = (task.span.start + found.start(), task.span.start + found.end())
+        if submission.grant.is_array:
+            yield (SpanEdit(*span, f"$(({task.fixed_port} + SLURM_ARRAY_TASK_ID))"),)
+        loops = re.findall(r"\bfor\s+(?:\(\(\s*)?(\w+)", submission.text[: task.span.start])
         if loops:
-            yield (SpanEdit(*span, f"$(({launch.fixed_port} + {loops[-1]}))"),)
+            yield (SpanEdit(*span, f"$(({task.fixed_port} + {loops[-1]}))"),)
         return
 
 
-def _waiting(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _waiting(submission: Submission, expected: str) -> Iterator[Repair]:
     """`wait` at the end of the file."""
-    text = job_file.text
+    text = submission.text
     yield (SpanEdit(len(text), len(text), "wait\n" if text.endswith("\n") else "\nwait\n"),)
 
 
-def _in_background(job_file: JobFile, expected: str) -> Iterator[Repair]:
+def _in_background(submission: Submission, expected: str) -> Iterator[Repair]:
     """`&` at the end of a command of a loop, and `wait` below the loop."""
-    text = job_file.text
-    for launch in job_file.launches:
-        end = launch.span.end
+    text = submission.text
+    for task in submission.tasks:
+        end = task.span.end
         end = len(text) if (newline := text.find("\n", end)) < 0 else newline
-        done = re.compile(r"^([ \t]*)done\b[^\n]*\n?", re.MULTILINE).search(text, launch.span.end)
-        if done is None or text[launch.span.end : end].strip():
+        done = re.compile(r"^([ \t]*)done\b[^\n]*\n?", re.MULTILINE).search(text, task.span.end)
+        if done is None or text[task.span.end : end].strip():
             continue
         last = "" if done[0].endswith("\n") else "\n"
         yield (
-            SpanEdit(launch.span.end, launch.span.end, " &"),
+            SpanEdit(task.span.end, task.span.end, " &"),
             SpanEdit(done.end(), done.end(), f"{last}{done[1]}wait\n"),
         )
 
 
-_PROPOSALS: dict[str, Callable[[JobFile, str], Iterator[Repair]]] = {
+_PROPOSALS: dict[str, Callable[[Submission, str], Iterator[Repair]]] = {
     "escape": _escaped,
     "wrap": _wrapped,
     "node-rank": _node_ranks,

@@ -1,6 +1,7 @@
-"""What the comment lines of a batch script ask of its scheduler: Slurm, PBS, LSF and Flux.
+"""What the comment lines of a batch script ask of its scheduler: Slurm, PBS, LSF, Flux and Grid Engine.
 
-Sources: the manual pages sbatch(1), qsub(1B) of OpenPBS 20, bsub(1) of LSF 10.1 and flux-batch(1).
+Sources: the manual pages sbatch(1), qsub(1B) of OpenPBS 20, bsub(1) of LSF 10.1, flux-batch(1), and qsub(1) and sge_pe(5) of
+Grid Engine; docs.abci.ai ("Job Execution") and the manuals of TSUBAME for node types that are resources.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from dataclasses import replace
 
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, components_of
-from ddpdoctor.launch.evaluator.values import Origin, Value
+from ddpdoctor.launch.evaluator.values import ARRAY, NODE, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layers, option_places
 
 __all__ = ["allocation_of_script"]
 
 PBS_NODEFILE = "/var/spool/pbs/aux/4711"
 LSF_HOSTFILE = "/var/spool/lsf/4711.hostfile"
+SGE_HOSTFILE = "/var/spool/sge/4711/pe_hostfile"
+MOST_GPUS = 16
+"""No host of a cluster has more."""
+SGE_HOSTLIST = "/var/spool/sge/4711/hostlist"
 _CHUNK = re.compile(r"(?:(\d+):)?((?:\w+=[^:+]+:?)*)")
 
 
@@ -28,21 +33,21 @@ def allocation_of_script(text: str, file: str, environ: Mapping[str, str], versi
         allocation = components_of(layers, environ)
         places = {name: Origin(file, *span) for name, span in option_places(text).items()}
         return replace(allocation, places=places)
-    for sign, read in (("#PBS", _pbs), ("#BSUB", _lsf), ("#flux:", _flux)):
-        rows = list(_rows(text, sign))
+    for sign, read in (("#PBS", _pbs), ("#BSUB", _lsf), ("#flux:", _flux), ("#$", _sge)):
+        rows = [(start, option) for start, option in _rows(text, sign) if sign != "#$" or option.startswith("-")]
         if rows:
             return read([(option, Origin(file, start, start + len(option))) for start, option in rows])
     return Allocation()
 
 
 def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:
-    """The options of each line of a scheduler before the first command, and where they begin."""
+    """The options of each line of a scheduler before the first command, and where they begin; Grid Engine reads all lines."""
     at = 0
     for row in text.splitlines(keepends=True):
         if row.startswith(sign):
             option = row[len(sign) :].strip()
             yield at + row.find(option, len(sign)), option
-        elif row.strip() and not row.lstrip().startswith("#"):
+        elif sign != "#$" and row.strip() and not row.lstrip().startswith("#"):
             return
         at += len(row)
 
@@ -68,11 +73,13 @@ def _pbs(rows: list[tuple[str, Origin]]) -> Allocation:
     count = count if is_known else None
     hosts = _hosts(count)
     lines = "".join(f"{host}\n" * (slots or 1) for host in hosts)
+    varies = frozenset((ARRAY,)) if array else frozenset()
     variables = {
-        "PBS_JOBID": Value("4711.pbs"),
+        "PBS_JOBID": Value("4711[1].pbs" if array else "4711.pbs", varies=varies),
         "PBS_NODEFILE": Value(PBS_NODEFILE),
         "PBS_O_WORKDIR": Value("\0"),
         "PBS_ENVIRONMENT": Value("PBS_BATCH"),
+        **(dict.fromkeys(("PBS_ARRAY_INDEX", "PBS_ARRAYID"), Value("1", varies=varies)) if array else {}),
     }
     return Allocation(
         hosts=hosts,
@@ -99,9 +106,12 @@ def _lsf(rows: list[tuple[str, Origin]]) -> Allocation:
     gpus = _found(r"(?:^|\s)-gpu\s+\S*?num=(\d+)", text)
     gpus = None if re.search(r"num=\d+/task", text) else gpus
     hosts = _hosts(nodes)
+    is_array = re.search(r"-J\s+\S*\[", text) is not None
     variables = {
         "LSB_JOBID": Value("4711"),
+        **({"LSB_JOBINDEX": _ARRAY_TASK} if is_array else {}),
         "LSB_DJOB_HOSTFILE": Value(LSF_HOSTFILE),
+        "LS_SUBCWD": Value("\0"),
         "LSB_HOSTS": Value(" ".join(hosts)) if nodes is not None else Value("\0"),
         "LSB_MCPU_HOSTS": Value(" ".join(f"{host} {tile or 1}" for host in hosts)) if nodes else Value("\0"),
     }
@@ -109,7 +119,7 @@ def _lsf(rows: list[tuple[str, Origin]]) -> Allocation:
         hosts=hosts,
         gpus_per_node=gpus,
         nodes_are_known=nodes is not None,
-        is_array=re.search(r"-J\s+\S*\[", text) is not None,
+        is_array=is_array,
         scheduler="LSF",
         places=next(({"-gpu": origin} for option, origin in rows if "-gpu" in option), {}),
         variables=variables,
@@ -127,6 +137,74 @@ def _flux(rows: list[tuple[str, Origin]]) -> Allocation:
         scheduler="Flux",
         takes_whole_nodes=re.search(r"(?:^|\s)(?:-x|--exclusive)\b", text) is not None,
         variables={"FLUX_JOB_ID": Value("f4711")},
+    )
+
+
+_ARRAY_TASK = Value("1", varies=frozenset((ARRAY,)))
+_ON_ONE_HOST = re.compile(
+    r"(?:.*[_.-])?(?:smp|shm|shared\w*|thread\w*|omp|openmp|serial|onenode|single\w*)(?:[_.-].*)?"
+)
+"""Names of parallel environments whose slots are all on one host (`allocation_rule $pe_slots`)."""
+_PER_HOST = re.compile(r"(?:.*\D)?(\d{1,3})_?(?:tasks?_per_node|per_node|way|ppn)")
+"""Names of parallel environments that say how many slots a host has."""
+_NODE_TYPES = {
+    "rt_F": 4,
+    "rt_HF": 8,
+    "rt_AF": 8,
+    "f_node": 4,
+    "h_node": 2,
+    "q_node": 1,
+    "node_f": 4,
+    "node_h": 2,
+    "node_q": 1,
+}
+"""Node types that sites give as resources, and the GPUs of one: ABCI's and TSUBAME's."""
+
+
+def _sge(rows: list[tuple[str, Origin]]) -> Allocation:
+    """`-pe NAME SLOTS`, `-l gpu=2`, `-l rt_F=2`, `-t 1-10`. How many hosts a parallel environment uses is the site's choice,
+    and unknown unless its name says it.
+    """
+    text = "\n".join(option for option, _ in rows)
+    places = {option.split()[0]: origin for option, origin in rows}
+    environment = re.search(r"(?m)(?:^|\s)-pe\s+(\S+)\s+(?:\d+-)?(\d{1,6})", text)
+    slots = int(environment[2]) if environment else None
+    named = re.search(r"[\s,](rt_[A-Z]+|[fhq]_node|node_[fhq])=(\d{1,4})(?![\w.])", text)
+    gpus = _found(r"[\s,](?:n?gpus?|GPU|cuda)=(\d{1,3})(?![\w.])", text)
+    per_host = _PER_HOST.fullmatch(environment[1]) if environment else None
+    nodes: int | None = 1
+    if named:
+        nodes, gpus = int(named[2]), _NODE_TYPES.get(named[1])
+    elif environment and slots and not _ON_ONE_HOST.fullmatch(environment[1]):
+        nodes = -(-slots // int(per_host[1])) if per_host else None
+    is_per_host = nodes == 1 and (slots or 1) * (gpus or 1) > MOST_GPUS  # no host has as many as that would be per slot
+    if environment and not named and not is_per_host and (nodes != 1 or slots != 1):
+        gpus = None  # of each slot or of each host, as the site decides
+    hosts = _hosts(2 if nodes is None else nodes)  # two stand for any number
+    on_host = (slots or 1) // len(hosts) or 1
+    is_array = re.search(r"(?m)(?:^|\s)-t\s+\d", text) is not None
+    variables = {
+        "JOB_ID": Value("4711"),
+        "SGE_TASK_ID": _ARRAY_TASK if is_array else Value("undefined"),
+        "NSLOTS": Value(str(slots or 1)),
+        "NHOSTS": Value(str(len(hosts))),
+        "PE": Value(environment[1] if environment else "\0"),
+        "PE_HOSTFILE": Value(SGE_HOSTFILE if environment or named else "\0"),
+        "SGE_JOB_HOSTLIST": Value(SGE_HOSTLIST),
+        "SGE_O_WORKDIR": Value("\0"),
+        "HOSTNAME": Value(hosts[0], varies=frozenset((NODE,))),
+    }
+    listed = "".join(f"{host} {on_host} all.q@{host} UNDEFINED\n" for host in hosts)
+    return Allocation(
+        hosts=hosts,
+        tasks_per_node=on_host if environment and nodes is not None and slots else None,
+        gpus_per_node=gpus,
+        nodes_are_known=nodes is not None,
+        is_array=is_array and re.search(r"(?m)(?:^|\s)-tc\s+1\b", text) is None,
+        scheduler="Grid Engine",
+        places=places,
+        variables=variables,
+        texts={SGE_HOSTFILE: listed, SGE_HOSTLIST: "".join(f"{host}\n" for host in hosts)},
     )
 
 

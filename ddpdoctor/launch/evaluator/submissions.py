@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.shell_text import ShellText
 from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
+from ddpdoctor.launch.evaluator.ray_clusters import ray_starts, ray_submits
+from ddpdoctor.launch.evaluator.shell_text import fixed_port, span_of
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin
 
 __all__ = ["submission_of"]
@@ -29,11 +32,13 @@ def submission_of(
     jobs: Sequence[ImaginedJob],
     lines: Iterable[LaunchLine] = (),
     services: tuple[ClusterService, ...] = (),
+    shell: ShellText | None = None,
 ) -> Submission:
     """A job file with everything that it starts.
 
     Args:
-        lines: the launch lines of its text, which know the training scripts beside it.
+        lines: the launch lines of its text, which know the training scripts next to it.
+        shell: its text, if it is a shell file.
     """
     places = _Places(file, text)
     scripts = {text: line.script for line in lines if line.script is not None for text in _script_words(line)}
@@ -46,7 +51,17 @@ def submission_of(
         )
         source = sources.setdefault(first.origin, len(sources))
         steps.append(Step(tasks, job.job, job.is_certain, first.is_background, source))
-    return Submission(file, tuple(steps), _grant(run.allocation, places), _is_awaited(text, run), services)
+    return Submission(
+        file,
+        tuple(steps),
+        _grant(run.allocation, places),
+        _is_awaited(text, run),
+        services,
+        ray_starts=ray_starts(run.programs, places.mark),
+        ray_submits=ray_submits(run.programs, places.mark),
+        is_submitting=run.submits,
+        shell=shell,
+    )
 
 
 class _Places:
@@ -91,14 +106,18 @@ def _task(member: Launched, line: LaunchLine, places: _Places, scripts: Mapping[
         active=None if member.active is None else dict(member.active),
         varying=tuple(at for at, value in enumerate(member.argv) if ARRAY in value.varies),
         of_process=tuple(at for at, value in enumerate(member.argv) if {TASK, NODE} & value.varies),
+        trainer=dict(member.trainer),
         script=None if script is None else scripts.get(script.text),
         set_at={name: places.mark(v.origins[0]) for name in _SHOWN if (v := member.environ.get(name)) and v.origins},
+        span=span_of(member.origin),
+        fixed_port=fixed_port(member, line.plan),
     )
 
 
 def _launcher(starter: Starter, places: _Places) -> Launcher:
     at = places.mark(starter.at)
-    return Launcher(starter.name, at, starter.hosts, starter.tasks, places.marks(starter.places))
+    options = places.marks(starter.places)
+    return Launcher(starter.name, at, starter.hosts, starter.tasks, options, starter.slots, starter.refused)
 
 
 def _grant(allocation: Allocation, places: _Places) -> Grant:
@@ -119,8 +138,8 @@ def _grant(allocation: Allocation, places: _Places) -> Grant:
 
 
 def _is_awaited(text: str, run: ImaginedRun) -> bool:
-    """Whether the script goes on after the last statement that it starts in the background."""
+    """Whether the script continues after the last statement that it starts in the background."""
     last = run.launched[-1] if run.launched else None
-    if last is None or not last.is_background or last.origin.end <= 0:
+    if last is None or not last.is_background or last.origin.end <= 0 or run.submits:
         return True
     return _WAITS.search(text[last.origin.end :]) is not None

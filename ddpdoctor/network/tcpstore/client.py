@@ -53,6 +53,7 @@ class Store:
     def __init__(self, link: socket.socket, prefix: str = "", seconds: float = PATIENT_SECONDS) -> None:
         self.link = link
         self.prefix = prefix.encode()
+        self._hidden, self._open = b"", frozenset[str]()
         self.seconds = seconds
         self.is_hopeless: Callable[[], bool] = lambda: False
         self.is_lost = False
@@ -67,6 +68,10 @@ class Store:
     def own_address(self) -> str:
         """The address of this process, as the store sees it."""
         return str(self.link.getsockname()[0])
+
+    def hide(self, prefix: str, *, except_for: frozenset[str]) -> None:
+        """From now on, give all keys but these a further prefix, which others cannot guess."""
+        self._hidden, self._open = prefix.encode(), except_for
 
     def wait_closed(self, seconds: float) -> None:
         """Wait until the store's process closes the connection: it never sends anything unasked."""
@@ -132,7 +137,7 @@ class Store:
         return True
 
     def _key(self, key: str) -> bytes:
-        return self.prefix + key.encode()
+        return self.prefix + (b"" if key in self._open else self._hidden) + key.encode()
 
     def _value(self) -> bytes:
         return self._receive(NUMBER.unpack(self._receive(NUMBER.size))[0])

@@ -44,6 +44,9 @@ class RecordChannel:
         self._lifeline = -1
         self._sent = 0
         self.is_forked = False
+        self.is_watch: bool = bool(config.get("watch"))
+        """Whether this is a real job: it never waits for the supervisor and never ends with it."""
+        self.is_off = False
         os.register_at_fork(after_in_child=self._forked)
 
     def connect(self) -> None:
@@ -53,9 +56,16 @@ class RecordChannel:
             OSError: the supervisor is gone.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        connection.connect(self.config["socket"])
+        try:
+            connection.connect(self.config["socket"])
+        except OSError:
+            connection.close()
+            raise
         self._socket = connection
-        self._tie()
+        if self.is_watch:
+            connection.setblocking(False)
+        else:
+            self._tie()
         environ = {name: os.environ[name] for name in VARIABLES if name in os.environ}
         self.say("hello", pid=os.getpid(), parent=os.getppid(), environ=environ, forked=self.is_forked)
 
@@ -76,8 +86,22 @@ class RecordChannel:
             self._lifeline = -1
             self._tie()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether this process has sent records and may send more."""
+        return self._socket is not None
+
+    def switch_off(self) -> None:
+        """Send no further records."""
+        self.is_off = True
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+
     def say(self, kind: str, **fields: Any) -> None:
         """Send one record. When the supervisor is gone, this process ends at once."""
+        if self.is_off:
+            return
         with self._lock:
             self._sent += 1
             if self._sent > MOST_RECORDS:
@@ -91,7 +115,9 @@ class RecordChannel:
                 assert self._socket is not None
                 self._socket.sendall(line.encode("utf-8", "replace") + b"\n")
             except OSError:
-                os.kill(os.getpid(), signal.SIGKILL)
+                if not self.is_watch:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                self.switch_off()
 
 
 _channel: RecordChannel | None = None

@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ddpdoctor.rehearsal.hook import devices
+from ddpdoctor.rehearsal.hook import devices, variables
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.ending import steps
 from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, place
 
-__all__ = ["calls", "record", "soft", "watch"]
+__all__ = ["calls", "record", "reduced", "scaling", "soft", "watch"]
 
 INPUTS = ("tensor", "tensors", "input", "input_tensor", "input_list", "input_tensor_list", "scatter_list", "self")
 OUTPUTS = ("output", "output_tensor", "output_tensor_list", "gather_list", "tensor_list")
@@ -72,6 +72,8 @@ FUNCTIONAL = (
     "all_to_all_single_autograd",
     "permute_tensor",
 )
+IN_PLACE = ("all_reduce", "reduce", "broadcast")
+MOST_AVERAGED = 2000
 MOST_TENSORS = 64
 LONG = timedelta(hours=1)
 """The timeout of gloo: the supervisor decides earlier."""
@@ -141,6 +143,8 @@ def shape(tensor: Any) -> list[Any]:
     """dtype, shape and device of a tensor."""
     with torch._C.DisableTorchFunction():
         found = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+        if channel().is_watch:
+            return [*found, str(tensor.device)]
     device = devices.device_of(tensor)
     return [*found, None if device is None else str(device)]
 
@@ -217,23 +221,35 @@ def _global(group: Any, rank: int) -> int:
         return rank
 
 
-def record(name: str, group: Any, run: Callable[[], Any], at: list[Place] | None = None, **fields: Any) -> Any:
-    """Record a call, run it, and record its end."""
+def record(
+    name: str, group: Any, run: Callable[[], Any], at: list[Place] | None = None, *, hides: bool = True, **fields: Any
+) -> Any:
+    """Record a call, run it, and record its end. `hides`: the calls that it makes itself are part of it."""
+    if channel().is_off:
+        return run()
     name_of_group = _calls.name_of(group)
+    if name_of_group is None and not _calls.is_inside and not fields.get("functional"):
+        channel().say("outsider", op=name, at=at or place())
     if name_of_group is None or _calls.is_inside:
         return run()
-    steps().check()
+    is_watch = channel().is_watch
+    if not is_watch:
+        steps().check()
     number = _calls.number()
     at = at or place()
+    if name_of_group == "world" and not is_watch:
+        variables.look()
     channel().say("call", n=number, op=name, g=name_of_group, at=at, step=steps().count, **fields)
-    _calls.enter()
+    if hides:
+        _calls.enter()
     try:
         result = run()
     except Exception as error:
         channel().say("error", n=number, type=type(error).__name__, text=str(error)[:300])
         raise
     finally:
-        _calls.leave()
+        if hides:
+            _calls.leave()
     if fields.get("async") and result is not None:
         _calls.works[id(result)] = (result, number, [])
         channel().say("begun", n=number)
@@ -270,6 +286,8 @@ def watch() -> None:
             _replace(name, functools.partial(_point_to_point, name))
     _replace("batch_isend_irecv", _batch)
     _watch_works()
+    if channel().is_watch:
+        return  # a store is not replaced, and functional collectives may be compiled
     _watch_stores()
     _watch_variables()
     try:
@@ -303,15 +321,21 @@ def _collective(name: str, original: Any) -> Any:
     public = name.removeprefix("_")
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _calls.is_inside or not dist.is_initialized():
+        if _calls.is_inside or channel().is_off or not dist.is_initialized():
             return original(*args, **kwargs)
         given = _bound(signature, args, kwargs)
         group = given.get("group")
         fields = _described(name, given, group)
         at = place()
+        if channel().is_watch:
+            return record(public, group, lambda: original(*args, **kwargs), at=at, **fields)
         if name == "monitored_barrier" and _backend_of(group) == "nccl":
             channel().say("refused", op=name, at=at)
             raise ValueError("monitored_barrier is only implemented for GLOO backend.")
+        if name == "all_reduce" and scaling["unscaled"] and not devices.wrapped:
+            _check_unscaled(given.get("tensor"), at)
+        if name in IN_PLACE:
+            _remember_graph(given.get("tensor"), public, at)
         result = record(public, group, lambda: _run(name, original, given, args, kwargs), at=at, **fields)
         if fields.get("async") and result is not None and id(result) in _calls.works:
             tensors = [t for p in (*INPUTS, *OUTPUTS) if p in given for t in devices.leaves(given[p])]
@@ -319,6 +343,26 @@ def _collective(name: str, original: Any) -> Any:
         return result
 
     return call
+
+
+reduced: dict[int, tuple[str, Any, Any]] = {}
+"""The ids of tensors of a graph that a collective changed in place, with its name, its place, and the tensor itself."""
+
+
+scaling: dict[str, Any] = {"unscaled": None}
+"""Where gradients were unscaled since the last optimizer step."""
+
+
+def _check_unscaled(tensor: Any, at: list[Place]) -> None:
+    """Report gradients that are reduced after a GradScaler has looked for infinite ones."""
+    if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
+        channel().say("reduced_after_unscale", at=scaling["unscaled"], reduced=at)
+        scaling["unscaled"] = None
+
+
+def _remember_graph(tensor: Any, name: str, at: list[Place]) -> None:
+    if isinstance(tensor, torch.Tensor) and torch.is_grad_enabled() and tensor.grad_fn is not None:
+        reduced[id(tensor)] = (name, at, tensor)
 
 
 def _backend_of(group: Any) -> str:
@@ -345,6 +389,8 @@ def _average(name: str, original: Any, given: dict[str, Any]) -> Any:
     target: Any = given.get("output", given.get("tensor"))
     with torch.no_grad(), torch._C.DisableTorchFunction():
         target.div_(dist.get_world_size(given.get("group")))
+        if len(devices.averaged) < MOST_AVERAGED:
+            devices.averaged[target.data_ptr()] = []
     return _Done() if given.get("async_op") else work
 
 
@@ -417,7 +463,7 @@ def _point_to_point(name: str, original: Any) -> Any:
     receives = "recv" in name
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _calls.is_inside or not dist.is_initialized():
+        if _calls.is_inside or channel().is_off or not dist.is_initialized():
             return original(*args, **kwargs)
         given = _bound(signature, args, kwargs)
         group = given.get("group")
@@ -435,7 +481,7 @@ def _point_to_point(name: str, original: Any) -> Any:
             **fields,
             **({"async": True} if is_async else {}),
         )
-        if is_async and result is not None and id(result) in _calls.works:
+        if is_async and not channel().is_watch and result is not None and id(result) in _calls.works:
             _calls.works[id(result)][2].extend(devices.begin_flight(devices.leaves(given.get("tensor")), name, at))
         return result
 
@@ -444,9 +490,10 @@ def _point_to_point(name: str, original: Any) -> Any:
 
 def _batch(original: Any) -> Any:
     def call(p2p_op_list: Any) -> Any:
-        if _calls.is_inside or not dist.is_initialized():
+        if _calls.is_inside or channel().is_off or not dist.is_initialized():
             return original(p2p_op_list)
-        steps().check()
+        if not channel().is_watch:
+            steps().check()
         at = place()
         numbers = []
         for each in p2p_op_list:
@@ -496,7 +543,7 @@ def _watch_works() -> None:
         number, keys = found[1], found[2]
         channel().say("wait", n=number, at=place())
         devices.end_flight(keys)
-        result = original(self)
+        result = original(self, *args) if channel().is_watch else original(self)
         channel().say("waited", n=number)
         return result
 
@@ -565,6 +612,8 @@ def _init_process_group(original: Any) -> Any:
             if dist.is_initialized():
                 channel().say("second_init", at=at)
             return original(*args, **kwargs)
+        if channel().is_watch:
+            return _join(original, given, at)
         asked, used = _backend(given.get("backend"))
         timeout = given.get("timeout")
         device_id = given.get("device_id")
@@ -616,16 +665,35 @@ def _init_process_group(original: Any) -> Any:
     return init_process_group
 
 
+def _join(original: Any, given: dict[str, Any], at: list[Place]) -> Any:
+    """Join a real job."""
+    asked = str(given.get("backend") or "").lower()
+    channel().say("joining", at=at, backend=asked)
+    _calls.enter()
+    try:
+        result = original(**given)
+    finally:
+        _calls.leave()
+    _calls.world_backend = asked
+    channel().say("joined", rank=dist.get_rank(), world=dist.get_world_size(), backend=asked, at=at)
+    return result
+
+
 def _new_group(original: Any) -> Any:
     signature = inspect.signature(original)
 
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        if _calls.is_inside or not dist.is_initialized():
+        if _calls.is_inside or channel().is_off or not dist.is_initialized():
             return original(*args, **kwargs)
         given = _bound(signature, args, kwargs)
         if not given:
             return original(*args, **kwargs)
         ranks = given.get("ranks")
+        if channel().is_watch:
+            listed = list(range(dist.get_world_size())) if ranks is None else [int(rank) for rank in ranks]
+            if given.get("use_local_synchronization"):
+                return original(*args, **kwargs)
+            return record("new_group", None, lambda: original(*args, **kwargs), at=place(), ranks=listed)
         asked, used = (
             _backend(given.get("backend")) if given.get("backend") is not None else (_calls.world_backend, "gloo")
         )
@@ -654,6 +722,8 @@ def _split_group(original: Any) -> Any:
     """gloo cannot split: the group is made by new_group."""
 
     def split_group(parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if channel().is_watch:
+            return original(parent_pg, split_ranks, *args, **kwargs)
         own = None
         for ranks in split_ranks or ():
             group = dist.new_group(list(ranks))

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.randomness import DRAWS, drawn
 
 __all__ = ["ImaginedDevices", "as_device", "current", "device_of", "is_cuda", "mark", "select"]
 
@@ -231,6 +232,10 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
             _check_in_flight(name, args)
         tensors = _tensors(args) if args else []
         result = func(*args, **kwargs)
+        if name in DRAWS:
+            drawn(name, result)
+        elif name in DIVISIONS and wrapped | averaged:
+            _check_division(tensors, args)
         if wanted is None:
             if name in FACTORIES and not tensors:
                 wanted = CPU
@@ -353,6 +358,39 @@ def _set_data(func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
+averaged: dict[int, list[Any]] = {}
+"""The data pointers of tensors that a collective has averaged since the last optimizer step, with its place."""
+DIVISIONS = frozenset(("div", "div_", "__truediv__", "__itruediv__", "__idiv__", "true_divide"))
+
+
+def _check_division(tensors: list[torch.Tensor], args: Any) -> None:
+    """Report a loss that is divided, and an average that is divided by the number of ranks again."""
+    divisor = args[1] if len(args) > 1 else None
+    if not tensors or not isinstance(divisor, (int, float)) or divisor < 2:
+        return
+    with torch._C.DisableTorchFunction():
+        is_strided = tensors[0].layout is torch.strided
+        found = averaged.get(tensors[0].data_ptr()) if is_strided and tensors[0].numel() > 1 else None
+        is_loss = tensors[0].numel() == 1 and tensors[0].requires_grad
+    if found is not None and torch.distributed.is_initialized() and divisor == torch.distributed.get_world_size():
+        _report("averaged_twice", averaged_at=found)
+    elif is_loss and wrapped:
+        _report("loss_divided", divisor=float(divisor))
+
+
+wrapped: dict[int, str] = {}
+"""The ids of parameters of DDP modules, with their names."""
+frozen: list[tuple[str, list[Any]]] = []
+"""Parameters whose requires_grad was changed after DDP had wrapped them, with the place."""
+
+
+def _set_requires_grad(func: Any, args: Any, kwargs: Any) -> Any:
+    name = wrapped.get(id(args[0]))
+    if name is not None and len(frozen) < 100:
+        frozen.append((name, place()))
+    return func(*args, **kwargs)
+
+
 def _moved(tensor: torch.Tensor, device: torch.device, func: Any, args: Any, kwargs: Any) -> Any:
     """The tensor on another device: a copy, unless it is there already."""
     if device_of(tensor) == device and not kwargs.get("copy"):
@@ -433,6 +471,8 @@ _SPECIAL: dict[Any, Any] = {
     _T.grad.__get__: _get_of_owner,
     _T.data.__get__: _get_of_owner,
     _T.data.__set__: _set_data,
+    _T.requires_grad.__set__: _set_requires_grad,
+    _T.requires_grad_: _set_requires_grad,
     _T.to: _to,
     _T.cuda: _cuda,
     _T.cpu: _cpu,

@@ -1,4 +1,4 @@
-"""The end of a rehearsal inside a rank: an exception at the boundary of a step, which the script cannot swallow unseen."""
+"""The end of a rehearsal inside a rank: an exception at the boundary of a step; a script that swallows it is noticed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 import signal
 import time
 
+from ddpdoctor.rehearsal.hook import executed
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import place
 
 __all__ = ["RehearsalEnd", "Steps", "steps"]
+
+
+REPORTED_STEPS = 4
+"""Steps after which the lines that ran are reported at once: a rank that is ended later could not report them any more."""
 
 
 class RehearsalEnd(BaseException):
@@ -49,6 +54,8 @@ class Steps:
         self.count += 1
         self._first = self._first or time.monotonic()
         channel().say("step", count=self.count, at=place())
+        if self.count <= REPORTED_STEPS:
+            executed.report()
         is_enough = self.count >= self.wanted and (self.is_strict or time.monotonic() - self._first > self.seconds)
         if is_enough:
             self.end()
@@ -63,6 +70,7 @@ class Steps:
             channel().say("swallowed", at=place())
             os.kill(os.getpid(), signal.SIGKILL)
         self.has_ended = True
+        executed.report()
         channel().say("ended", count=self.count, at=place())
         raise RehearsalEnd(f"rehearsed {self.count} steps")
 

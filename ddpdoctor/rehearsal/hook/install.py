@@ -24,7 +24,13 @@ def install() -> None:
     _installed = True
     import torch
 
-    from ddpdoctor.rehearsal.hook import collectives, cuda, devices, files, standins, training, watching
+    if channel().is_watch:
+        if torch.distributed.is_available():
+            from ddpdoctor.rehearsal.hook import job_watch
+
+            job_watch.begin()
+        return
+    from ddpdoctor.rehearsal.hook import collectives, cuda, devices, executed, files, standins, training, watching
 
     # torch.distributed is not part of every build
     has_distributed = torch.distributed.is_available()
@@ -37,6 +43,7 @@ def install() -> None:
     watching.begin()
     files.watch()
     devices.enter()
+    executed.begin()
 
 
 def prepare() -> None:

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from types import FrameType
 
-__all__ = ["OWN", "Place", "deepest_of_user", "frames_of_user", "place"]
+__all__ = ["OWN", "Place", "deepest_of_user", "frames_of_user", "is_of_user", "place"]
 
 Place = tuple[str, int, str]
 """File, line (from 1), and function."""
@@ -37,6 +37,11 @@ def _depth(file: str) -> int:
     if "site-packages" in parts or "dist-packages" in parts:
         return Depth.SKIPPED if "torch" in parts else Depth.LIBRARY
     return Depth.SKIPPED if file.startswith(_LIBRARIES) else Depth.USER
+
+
+def is_of_user(file: str) -> bool:
+    """Whether a file is the user's own code."""
+    return _depth(file) == Depth.USER
 
 
 def frames_of_user(frame: FrameType | None = None) -> list[Place]:

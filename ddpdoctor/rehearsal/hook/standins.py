@@ -14,6 +14,7 @@ import torch
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.cuda import refuse
 from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.trackers import TrackerFinder
 
 __all__ = ["install"]
 
@@ -49,6 +50,8 @@ def install() -> None:
     torch.Tensor.record_stream = lambda self, stream: None
     torch.backends.cuda.is_built = lambda: True
     sys.meta_path.append(_Finder())
+    if channel().config.get("cuts_network"):
+        sys.meta_path.insert(0, TrackerFinder())
 
 
 def _compile(model: Any = None, **options: Any) -> Any:

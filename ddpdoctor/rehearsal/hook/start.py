@@ -20,8 +20,9 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from ddpdoctor.rehearsal.hook.channel import channel
+from ddpdoctor.rehearsal.hook.channel import CONFIG_VARIABLE, channel
 from ddpdoctor.rehearsal.hook.ending import RehearsalEnd
+from ddpdoctor.rehearsal.hook.leftovers import wait_for_end
 from ddpdoctor.rehearsal.hook.places import frames_of_user
 
 __all__ = ["main"]
@@ -60,6 +61,7 @@ def _check(result: int) -> None:
 def main() -> None:
     """Isolate this process as far as the system allows, import torch, fork the ranks, wait for them."""
     config = channel().config
+    _start_cleaner(config)
     isolation = _isolate(config)
     config["isolation"] = isolation
     os.chdir(config["cwd"])
@@ -74,6 +76,20 @@ def main() -> None:
         children[child] = index
         channel().say("started", index=index, pid=child)
     _reap(children)
+
+
+def _start_cleaner(config: dict[str, Any]) -> None:
+    """Fork a small process that cleans up if the supervisor is killed: before torch is imported and namespaces are entered."""
+    if os.fork():
+        return
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    wait_for_end(
+        config["lifeline"], f"{CONFIG_VARIABLE}={os.environ[CONFIG_VARIABLE]}", os.path.dirname(config["socket"])
+    )
+    os._exit(0)
 
 
 def _reap(children: dict[int, int]) -> None:
@@ -172,7 +188,7 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
         sys.modules["numpy"].random.seed()
     channel().is_forked = False
     channel().say("rank_process", index=index)
-    from ddpdoctor.rehearsal.hook import watching
+    from ddpdoctor.rehearsal.hook import executed, watching
     from ddpdoctor.rehearsal.hook.reporting import report
 
     code = 0
@@ -181,6 +197,7 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
     except RehearsalEnd:
         channel().say("left", how="ended")
     except SystemExit as request:
+        executed.report()
         code = request.code if isinstance(request.code, int) else 0 if request.code is None else 1
         channel().say("left", how="exit", code=code, at=_raised_at(request))
         if not isinstance(request.code, (int, type(None))):
@@ -189,6 +206,7 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
         report(error)
         code = 1
     else:
+        executed.report()
         channel().say("left", how="end", **watching.at_end())
     _finish(code)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpdoctor.rehearsal.hook import devices
+from ddpdoctor.rehearsal.hook import devices, randomness, variables
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.collectives import calls, record, soft
+from ddpdoctor.rehearsal.hook.collectives import calls, record, reduced, scaling, soft
 from ddpdoctor.rehearsal.hook.ending import steps
 from ddpdoctor.rehearsal.hook.places import place
 
-__all__ = ["watch"]
+__all__ = ["schedules", "unused_parameters", "watch"]
 
 SHARDED = ("_is_flat_param", "_fsdp_flattened", "ds_id", "tensor_model_parallel")
 """Attributes that FSDP, DeepSpeed and Megatron give to parameters of which each rank has a part."""
@@ -31,13 +33,23 @@ COMPARED_STEPS = 3
 _local = threading.local()
 _pending: list[int] = []
 """The numbers of DDP's gradient synchronizations that the running backward pass has begun."""
-_wrapped: dict[int, str] = {}
-"""The ids of parameters of DDP modules, with their names."""
+_wrapped = devices.wrapped
+_models: list[tuple[list[str], Any]] = []
+"""The names of the parameters of each DDP model, in its order, and the place of its construction."""
+_made: dict[int, Any] = {}
+"""Where the first parameters were registered."""
+_schedules: list[tuple[Any, int, Any]] = []
+"""Schedulers with a fixed number of steps: a weak reference, the number, and the place."""
+MOST_MADE = 5000
+INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
 
 
 def watch() -> None:
     """Replace what training calls."""
     _watch_ddp()
+    _watch_modules()
+    _watch_samplers()
+    _watch_gradients()
     _watch_backward()
     _watch_optimizers()
     _watch_loaders()
@@ -70,6 +82,7 @@ def _watch_ddp() -> None:
                 f"parameters {{device(type='cpu')}}."
             )
         _wrapped.update({id(p): n for n, p in parameters})
+        _models.append(([n for n, _ in parameters], at))
         module.register_forward_pre_hook(_reached)
         shapes = [[n, list(p.shape), str(p.dtype)] for n, p in parameters]
         digest = zlib.crc32(repr([each[1:] for each in shapes]).encode())
@@ -80,10 +93,13 @@ def _watch_ddp() -> None:
 
         first = [f"{n}{shape}" for n, shape, _ in shapes[:MOST_PARAMETERS]]
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
+        _local.loaded = None
+        self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
     @functools.wraps(forward)
     def passed(self: Any, *args: Any, **kwargs: Any) -> Any:
         at = place()
+        _check_unchanged(self)
         _local.inside = True
         has_buffers = getattr(self, "will_sync_module_buffers", lambda: False)()
         run = functools.partial(forward, self, *args, **kwargs)
@@ -107,6 +123,109 @@ def _watch_ddp() -> None:
     DistributedDataParallel.__init__ = wrapped
     DistributedDataParallel.forward = passed
     _watch_join(DistributedDataParallel)
+
+
+def _check_unchanged(model: Any) -> None:
+    """Report parameters that were changed between the construction of DDP and its first forward pass."""
+    at, sums = getattr(model, "_ddpdoctor_sums", (None, None))
+    if at is None:
+        return
+    model._ddpdoctor_sums = (None, None)
+    if sums is not None and sums != _sums([p for p in model.module.parameters() if p.requires_grad]):
+        channel().say("changed_after_wrap", at=at, loaded=getattr(_local, "loaded", None) or [])
+
+
+def _sums(parameters: list[Any]) -> list[float] | None:
+    """A sum for each parameter, None if there are too many."""
+    if len(parameters) > MOST_PARAMETERS:
+        return None
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        if (
+            any(type(p) is not torch.nn.Parameter for p in parameters)
+            or sum(p.numel() for p in parameters) > MOST_ELEMENTS
+        ):
+            return None
+        return [float(p.double().abs().sum()) for p in parameters]
+
+
+def unused_parameters(text: str) -> dict[str, Any]:
+    """What is known about parameters of a DDP model that got no gradient, from the exception's text."""
+    found = INDICES.search(text)
+    if not _models or "finished reduction in the prior iteration" not in text:
+        return {}
+    names, at = _models[-1]
+    indices = [int(each) for each in found[1].split()] if found is not None else []
+    missing = [names[index] for index in indices if index < len(names)]
+    changed = [where for name, where in devices.frozen if name in missing or not missing]
+    return {"names": missing, "wrapped_at": at, "frozen_at": changed[0] if changed else []}
+
+
+def schedules() -> list[list[Any]]:
+    """The schedulers that have a fixed number of steps: that number, the steps made, and the place."""
+    found = []
+    for reference, total, at in _schedules:
+        scheduler = reference()
+        if scheduler is not None:
+            found.append([total, int(scheduler.last_epoch), at])
+    return found
+
+
+def _watch_modules() -> None:
+    """Where parameters come from."""
+    register = torch.nn.Module.register_parameter
+
+    @functools.wraps(register)
+    def registered(self: Any, name: str, param: Any) -> None:
+        if param is not None and len(_made) < MOST_MADE:
+            _made[id(param)] = place()
+        register(self, name, param)
+
+    torch.nn.Module.register_parameter = registered
+    load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(load)
+    def loading(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _local.loaded = place()
+        return load(self, *args, **kwargs)
+
+    torch.nn.Module.load_state_dict = loading
+
+
+def _watch_gradients() -> None:
+    """Gradients that are unscaled, and norms of gradients."""
+    import torch.nn.utils as module
+
+    scaler: Any = torch.amp.GradScaler
+    unscale, clip = scaler.unscale_, module.clip_grad_norm_
+
+    @functools.wraps(unscale)
+    def unscaling(self: Any, optimizer: Any) -> Any:
+        scaling["unscaled"] = place()
+        return unscale(self, optimizer)
+
+    @functools.wraps(clip)
+    def clipping(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if any(hasattr(p, name) for p in listed for name in ("_is_flat_param", "_fsdp_flattened")):
+            channel().say("clipped_shards", at=place())
+        return clip(listed, *args, **kwargs)
+
+    scaler.unscale_ = unscaling
+    module.clip_grad_norm_ = module.clip_grad.clip_grad_norm_ = clipping
+
+
+def _watch_samplers() -> None:
+    """Where samplers are made."""
+    from torch.utils.data.distributed import DistributedSampler
+
+    init = DistributedSampler.__init__
+
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._ddpdoctor_at = place()
+        init(self, *args, **kwargs)
+
+    DistributedSampler.__init__ = made
 
 
 def _reached(module: Any, _: Any) -> None:
@@ -144,6 +263,8 @@ def _begin_backward(group: Any) -> int:
     steps().check()
     name = calls().name_of(group) or "world"
     number = calls().number()
+    if name == "world":
+        variables.look()
     channel().say("call", n=number, op="backward", g=name, at=place(), step=steps().count)
     _pending.append(number)
     _local.synchronized = True
@@ -155,6 +276,11 @@ def _watch_backward() -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
+        for root in devices.leaves(args[:1]) if reduced else ():
+            found = reduced.get(id(root))
+            if found is not None:
+                channel().say("in_graph", what=found[0], at=found[1], backward=place())
+        reduced.clear()
         result = original(*args, **kwargs)
         while _pending:
             channel().say("ret", n=_pending.pop())
@@ -179,10 +305,14 @@ def _watch_optimizers() -> None:
     def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
         made[id(self)] = place()
         init(self, *args, **kwargs)
+        if dist.is_available() and dist.is_initialized():
+            _fingerprint(self, known.setdefault(id(self), len(known)), "initial")
 
     module.Optimizer.__init__ = initialized
 
     def stepped(optimizer: Any, *_: Any) -> None:
+        devices.averaged.clear()
+        scaling["unscaled"] = None
         parameters = [p for each in optimizer.param_groups for p in each["params"]]
         if steps().backwards and parameters and all(p.grad is None for p in parameters):
             channel().say("idle", at=made.get(id(optimizer), []), stepped=place())
@@ -208,7 +338,7 @@ def _check_synchronized(optimizer: Any) -> None:
         channel().say("unsynchronized", at=without, stepped=place())
 
 
-def _fingerprint(optimizer: Any, number: int) -> None:
+def _fingerprint(optimizer: Any, number: int, kind: str = "params") -> None:
     """Sums of the parameters, to be compared between ranks. Sharded parameters are not compared."""
     parameters = [p for each in optimizer.param_groups for p in each["params"]]
     with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -228,9 +358,11 @@ def _fingerprint(optimizer: Any, number: int) -> None:
         sums = [[float(p.double().sum()), float(p.double().abs().sum())] for p in plain]
         moved = [p.grad is not None for p in plain]
     names = [_wrapped.get(id(p)) for p in plain]
+    first: Any = next((_made[id(p)] for p in plain if id(p) in _made), [])
     channel().say(
-        "params",
+        kind,
         optimizer=number,
+        made=first,
         step=steps().count,
         sums=sums,
         names=names,
@@ -268,7 +400,9 @@ class _Batches:
             raise
         self._count += 1
         if self._iteration == 0 and self._count <= MOST_BATCHES:
-            channel().say("batch", loader=self._number, count=self._count, rows=_rows(batch))
+            channel().say(
+                "batch", loader=self._number, count=self._count, rows=_rows(batch), states=randomness.states()
+            )
         return batch
 
 
@@ -320,6 +454,7 @@ def _watch_loaders() -> None:
             replicas=getattr(sampler, "num_replicas", None),
             shard=getattr(sampler, "rank", None),
             seed=getattr(sampler, "seed", None),
+            sampled_at=getattr(sampler, "_ddpdoctor_at", []),
             drop_last=getattr(self, "drop_last", None),
             batch_size=self.batch_size,
         )
@@ -348,6 +483,8 @@ def _watch_loaders() -> None:
             is_training=torch.is_grad_enabled(),
             step=steps().count,
         )
+        if torch.is_grad_enabled():
+            randomness.begin()
         return _Batches(iterate(self), number, iteration, limit, at)
 
     @functools.wraps(length)
@@ -462,6 +599,27 @@ def _watch_schedulers() -> None:
         return original(self, metrics, *args, **kwargs)
 
     ReduceLROnPlateau.step = step
+    for name, attribute in (("OneCycleLR", "total_steps"), ("CosineAnnealingLR", "T_max"), ("LinearLR", "total_iters")):
+        _watch_schedule(name, attribute)
+
+
+def _watch_schedule(name: str, attribute: str) -> None:
+    """A scheduler with a fixed number of steps."""
+    import torch.optim.lr_scheduler as module
+
+    kind = getattr(module, name, None)
+    if kind is None:
+        return
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        total = getattr(self, attribute, None)
+        if isinstance(total, (int, float)):
+            _schedules.append((weakref.ref(self), int(total), place()))
+
+    kind.__init__ = made
 
 
 def _watch_evaluation() -> None:

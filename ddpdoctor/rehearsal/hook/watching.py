@@ -1,4 +1,4 @@
-"""What a rank reports about itself at its end: works that nobody waited for, and groups that were not destroyed."""
+"""What a rank reports about itself at its end: works that were not waited for, and groups that were not destroyed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from ddpdoctor.rehearsal.hook.channel import channel
+from ddpdoctor.rehearsal.hook.places import frames_of_user, place
 
 __all__ = ["at_end", "begin"]
 
@@ -21,7 +22,16 @@ def _watch_spawn() -> None:
     import importlib
 
     module: Any = importlib.import_module("torch.multiprocessing.spawn")
-    original = module._wrap
+    original, start = module._wrap, module.start_processes
+
+    @functools.wraps(start)
+    def spawning(function: Any, args: Any = (), nprocs: int = 1, *rest: Any, **options: Any) -> Any:
+        channel().say("spawning", count=nprocs, at=place())
+        return start(function, args, nprocs, *rest, **options)
+
+    for each in [found for key, found in list(sys.modules.items()) if key.startswith("torch.multiprocessing")]:
+        if vars(each).get("start_processes") is start:
+            each.start_processes = spawning  # type: ignore[attr-defined]
 
     @functools.wraps(original)
     def wrapped(function: Any, index: int, *rest: Any, **options: Any) -> Any:
@@ -55,6 +65,7 @@ def _watch_processes() -> None:
         run = self.run
 
         def running() -> None:
+            from ddpdoctor.rehearsal.hook import executed
             from ddpdoctor.rehearsal.hook.ending import RehearsalEnd
             from ddpdoctor.rehearsal.hook.reporting import report
 
@@ -63,18 +74,29 @@ def _watch_processes() -> None:
             except RehearsalEnd:
                 channel().say("left", how="ended")
             except SystemExit as request:
+                executed.report()
                 channel().say("left", how="exit", code=request.code if isinstance(request.code, int) else 0, at=[])
                 raise
             except BaseException as error:
                 report(error)
                 raise
             else:
+                executed.report()
                 channel().say("left", how="end", **at_end())
 
         self.run = running
         return original(self, *args, **kwargs)
 
     module.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+    waited = module.BaseProcess.join
+
+    def join(self: Any, timeout: Any = None) -> Any:
+        at = frames_of_user()
+        if at and timeout is None:
+            channel().say("child_join", at=at)
+        return waited(self, timeout)
+
+    module.BaseProcess.join = join  # type: ignore[method-assign]
 
 
 def at_end() -> dict[str, Any]:
@@ -84,4 +106,9 @@ def at_end() -> dict[str, Any]:
         return {}
     torch = sys.modules["torch"]
     unwaited = [number for _, number, _ in module.calls().works.values()]
-    return {"unwaited": unwaited[:50], "initialized": bool(torch.distributed.is_initialized())}
+    training = sys.modules["ddpdoctor.rehearsal.hook.training"]
+    return {
+        "unwaited": unwaited[:50],
+        "initialized": bool(torch.distributed.is_initialized()),
+        "schedules": training.schedules()[:20],
+    }

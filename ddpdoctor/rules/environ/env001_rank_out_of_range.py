@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.job_file import JobFile
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import hand_started_ranks
-from ddpdoctor.rules.launch.job_file.places import where
-from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
 from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.launch.submitted import at_mark, numbered_ranks, option_mark, source_of
 from ddpdoctor.rules.observation_findings import observed
 
 
@@ -105,15 +104,11 @@ def rank_out_of_range_in_line(launch: Launch) -> Iterator[Finding]:
 
 
 @rank_out_of_range.look
-def of_tasks(job_file: JobFile) -> Iterator[Finding]:
+def of_tasks(submission: Submission) -> Iterator[Finding]:
     """The ranks that a job file starts are more than its WORLD_SIZE."""
-    for group in rank_groups(job_file):
-        ranks, sizes = group.numbers("RANK"), group.numbers("WORLD_SIZE")
-        if ranks is None or sizes is None or len(set(sizes)) > 1 or max(ranks) < sizes[0]:
-            continue
-        yield Finding(
-            f"WORLD_SIZE is {sizes[0]}, but {group.starter} starts ranks up to {max(ranks)}",
-            (Evidence("job_file.launches", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
-            where=where(job_file, group.place_of(job_file, "WORLD_SIZE").start),
-            label=f"{len(ranks)} ranks start",
-        )
+    for step, ranks, size in numbered_ranks(submission):
+        if max(ranks) >= size:
+            task = step.tasks[0]
+            text = f"WORLD_SIZE is {size}, but {source_of(task)} starts ranks up to {max(ranks)}"
+            mark, label = task.set_at.get("WORLD_SIZE") or option_mark(submission, task), f"{len(ranks)} ranks start"
+            yield at_mark(submission, mark, text, seen=f"WORLD_SIZE={size}", expected=str(len(ranks)), label=label)

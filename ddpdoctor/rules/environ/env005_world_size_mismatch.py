@@ -30,8 +30,8 @@ def world_size_mismatch(probe: Probe | None = None, nodes: Nodes | None = None) 
     """The ranks were given different values of WORLD_SIZE.
 
     ## Why it matters
-    The process group may form all the same, and then the first collective hangs. `3/4 clients joined` may be about
-    a rank that does not exist.
+    The process group may still form, and then the first collective hangs. `3/4 clients joined` may count a rank that
+    does not exist.
 
     ## Fix
     Give every process the same WORLD_SIZE: the number of processes on all nodes together.

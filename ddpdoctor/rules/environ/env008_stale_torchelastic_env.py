@@ -22,9 +22,9 @@ def stale_torchelastic_env(environ: Environ) -> Iterator[Finding]:
     """TORCHELASTIC_* variables are set although no torchrun started this process.
 
     ## Why it matters
-    With TORCHELASTIC_USE_AGENT_STORE=True every rank, rank 0 too, waits for a store that only torchrun's agent
-    would host, and after half an hour the job ends with `The client socket has timed out … while trying to connect
-    to` its own host. The variables leak from a shell, a tmux session, or an sbatch that was started inside a
+    With TORCHELASTIC_USE_AGENT_STORE=True every rank, rank 0 too, waits for a store that only torchrun's agent would
+    host, and after 10 minutes (NCCL) or 30 (Gloo) the job ends with `The client socket has timed out … while trying to
+    connect to` its own host. The variables leak from a shell, a tmux session, or an sbatch that was started inside a
     torchrun job; frameworks that look for TORCHELASTIC_RUN_ID assume that torchrun is running.
 
     ## Fix

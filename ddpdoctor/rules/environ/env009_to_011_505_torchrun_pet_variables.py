@@ -150,8 +150,8 @@ def pet_value_not_integer(environ: Environ) -> Iterator[Finding]:
     """A PET_* variable that torchrun reads as a number is not a number.
 
     ## Why it matters
-    torchrun stops while it reads its options: with `invalid literal for int() with base 10` and no variable name
-    for the flags, with `argument --node-rank: invalid int value` for the others.
+    torchrun stops while it reads its options. For a flag it prints `invalid literal for int() with base 10` without
+    the variable's name, for another option `argument --node-rank/--node_rank: invalid int value`.
 
     ## Fix
     Set the variable to an integer (1 for a flag), or unset it.

@@ -85,8 +85,8 @@ def master_port_privileged(environ: Environ, launch: Launch | None = None) -> It
     """The master port is below 1024, where only root can listen.
 
     ## Why it matters
-    Rank 0 fails with `The server socket has failed to listen … errno: 13 - Permission denied`, or connects to a
-    system service. Often the value is PORT of an unrelated service, such as 22, that a start script copied.
+    Rank 0 fails with `The server socket has failed to listen … errno: 13 - Permission denied`, and the other ranks may
+    connect to a system service. Often a start script copied the value from the PORT of another service, such as 22.
 
     ## Fix
     Set the master port to a free one between 20000 and 60000, and unset PORT if it came from there.
@@ -254,7 +254,7 @@ def master_addr_loopback(
 
         # before
         export MASTER_ADDR=localhost
-        # after, on every node
+        # after, in the sbatch script: the same name on every node
         export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     """
     if launch is not None:

@@ -39,8 +39,8 @@ def master_addr_differs(
     times out at its own address.
 
     ## Fix
-    Set one address on all nodes, and compute it once, before srun: `export MASTER_ADDR=$(scontrol show hostnames
-    "$SLURM_JOB_NODELIST" | head -n 1)`.
+    Set one address on all nodes: that of the node or pod with rank 0. Under Slurm, compute it once, before srun:
+    `export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
 
     ## Example
 

@@ -113,7 +113,7 @@ def nccl_socket_ifname_down(environ: Environ, net: Net) -> Iterator[Finding]:
     NCCL skips such interfaces and fails with `Bootstrap : no socket interface found`.
 
     ## Fix
-    Bring the interface up and give it an address, or name another one.
+    Bring the interface up on that node and give it an address, or set NCCL_SOCKET_IFNAME to another one.
 
     ## Example
 
@@ -190,7 +190,7 @@ def gloo_socket_ifname_invalid(
 
     ## Why it matters
     Gloo fails with `Unable to find address for: ib0`; unlike NCCL's variable, this one takes exact names, without
-    prefixes, ^, or =. GPU jobs fail as well, because frameworks also create a Gloo group there.
+    prefixes, ^, or =. Jobs on GPUs fail as well, because frameworks also create a Gloo group.
 
     ## Fix
     Set GLOO_SOCKET_IFNAME to an interface that exists on this node, or unset it.

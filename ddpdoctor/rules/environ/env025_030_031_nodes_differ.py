@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import not_here
-from ddpdoctor.facts.job_file import JobFile, MissingVariable
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.nodes import Node, Nodes, Split, split
+from ddpdoctor.facts.shell_text import MissingVariable
 from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
-from ddpdoctor.rules.launch.job_file.places import edit, row_of, text_of, where
+from ddpdoctor.rules.launch.job_file.places import edit, row_of, shell_of, text_of, where
 from ddpdoctor.rules.launch.submitted import at_mark
 from ddpdoctor.rules.node_findings import differs
 
@@ -143,8 +143,8 @@ def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that affect the job are set on some nodes and not on others.
 
     ## Why it matters
-    An export in the submitting shell stays there: mpirun without -x, ssh, and Ray start ranks without it. Some
-    ranks then run with other settings than the rest, and the job hangs if the settings must agree.
+    An export in the submitting shell stays there: mpirun without -x, ssh, and Ray start ranks without it. Some ranks
+    then run with different settings, and the job hangs if the settings must agree.
 
     ## Fix
     Pass them on: `mpirun -x NAME`, `srun --export=ALL`, .deepspeed_env, Ray's runtime_env, or /etc/nccl.conf on
@@ -224,10 +224,10 @@ def nccl_env_differs(nodes: Nodes) -> Iterator[Finding]:
 
 
 @env_not_propagated.look
-def not_exported(job_file: JobFile) -> Iterator[Finding]:
+def not_exported(submission: Submission) -> Iterator[Finding]:
     """Text for another shell uses variables that this file sets and that the shell does not get."""
     groups: dict[str, list[MissingVariable]] = {}
-    for missing in job_file.missing:
+    for missing in shell_of(submission).missing:
         groups.setdefault(missing.remote, []).append(missing)
     for remote, variables in groups.items():
         names = ", ".join(each.name for each in variables)
@@ -238,15 +238,15 @@ def not_exported(job_file: JobFile) -> Iterator[Finding]:
         if remote:
             fix = "Use double quotes around the text, or export the variables inside it."
         starts = [each.assigned.start for each in variables if each.assigned is not None]
-        is_exported = any("export" in text_of(job_file, row_of(job_file, start)) for start in starts)
+        is_exported = any("export" in text_of(submission, row_of(submission, start)) for start in starts)
         can_export = len(starts) == len(variables) and not remote and not is_exported
         yield Finding(
             text,
-            (Evidence("job_file.missing", f"${first.name}", "a value"),),
-            where=where(job_file, first.used.start),
+            (Evidence("submission.shell.missing", f"${first.name}", "a value"),),
+            where=where(submission, first.used.start),
             fix=fix,
             label=f"{are} empty here",
-            edits=tuple(edit(job_file, start, start, "export ") for start in starts) if can_export else (),
+            edits=tuple(edit(submission, start, start, "export ") for start in starts) if can_export else (),
         )
 
 

@@ -157,7 +157,7 @@ def _ports_up(ports: int | None) -> str:
 
 @cause("ENV035", "nccl-net-forced", Severity.WARNING, signatures=(r"Error: network \S+ not found",))
 def nccl_net_forced(environ: Environ, net: Net | None = None) -> Iterator[Finding]:
-    """NCCL_NET selects a network that is slower than what the node has, or that does not exist.
+    """NCCL_NET selects a network that does not exist, or a slower one than the node has.
 
     ## Why it matters
     NCCL_NET=Socket gives up the bandwidth of RDMA. A name that neither NCCL nor a plugin knows ends the job with

@@ -145,8 +145,8 @@ def nccl_nvls_setting_odd(environ: Environ, gpu: Gpu | None = None, topo: Topo |
     """NCCL_NVLS_ENABLE does not fit the hardware.
 
     ## Why it matters
-    0 gives up the sums that NVSwitch computes, about a quarter of the all_reduce bandwidth on Hopper and later. 1
-    requests it on machines that do not have it, and NCCL does not start where it is unavailable.
+    With 0, NVSwitch no longer adds the values, and all_reduce loses about a quarter of its bandwidth on Hopper and
+    later. With 1, NCCL requests it even where it is unavailable, and does not start there.
 
     ## Fix
     Unset NCCL_NVLS_ENABLE, unless a fault of the fabric forces 0.

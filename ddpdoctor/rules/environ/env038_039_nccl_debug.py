@@ -19,7 +19,7 @@ LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
 
 @cause("ENV038", "nccl-debug-verbose", Severity.NOTE)
 def nccl_debug_verbose(environ: Environ, launch: Launch | None = None) -> Iterator[Finding]:
-    """NCCL_DEBUG makes NCCL write very much, or is not a valid level.
+    """NCCL_DEBUG makes NCCL log too much, or is not a valid level.
 
     ## Why it matters
     TRACE, or INFO from many ranks, floods the log and slows the job down. An invalid level logs nothing at all,

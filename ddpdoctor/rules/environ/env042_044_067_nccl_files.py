@@ -115,8 +115,8 @@ def nccl_conf_file_present(environ: Environ) -> Iterator[Finding]:
     """An nccl.conf file sets variables that the environment does not show.
 
     ## Why it matters
-    Its values act as if they were exported, on this node only, and `env` does not list them. Quotes, blanks around
-    the equals sign, and `export` become part of the name or the value, so such a line has no effect.
+    Its values act as if they were exported, on this node only, and `env` does not list them. Quotes, spaces around the
+    equals sign, and `export` become part of the name or the value, so such a line has no effect.
 
     ## Fix
     Check the values that the finding lists; the environment overrides $NCCL_CONF_FILE or ~/.nccl.conf, and these
@@ -126,7 +126,7 @@ def nccl_conf_file_present(environ: Environ) -> Iterator[Finding]:
 
         /etc/nccl.conf sets NCCL_IB_HCA=mlx5 (not visible in the environment)
 
-        # before, in /etc/nccl.conf: blanks make this line useless
+        # before, in /etc/nccl.conf: with the spaces, NCCL ignores the line
         NCCL_DEBUG = WARN
         # after
         NCCL_DEBUG=WARN
@@ -155,7 +155,9 @@ def _about_file(environ: Environ, index: int, file: ConfFile) -> Finding:
     ]
     parts = [f"sets {_some(effective)} (not visible in the environment)" if effective else "has no effect"]
     parts += [f"{_some([shorten(n, 60) for n in overridden])} is overridden"] if overridden else []
-    parts += [f"blanks in {_some([repr(shorten(n, 30)) for n in malformed])} make it useless"] if malformed else []
+    parts += (
+        [f"NCCL ignores {_some([repr(shorten(n, 30)) for n in malformed])} because of its spaces"] if malformed else []
+    )
     return Finding(
         f"{shorten(file.path)} {'; '.join(parts)}",
         (Evidence(f"environ.conf_files[{index}]", _some(effective) or "no effective value", "known values"),),

@@ -40,7 +40,7 @@ def nccl_variable_deprecated(environ: Environ, versions: Versions | None = None)
     It still works, but a later release will ignore it without a message.
 
     ## Fix
-    Use the variable that replaces it.
+    Use the variable that the finding names instead.
 
     ## Example
 
@@ -218,7 +218,7 @@ def torch_variable_unknown(environ: Environ) -> Iterator[Finding]:
 
 @cause("ENV510", "cuda-variable-misspelt", Severity.WARNING)
 def cuda_variable_misspelt(environ: Environ) -> Iterator[Finding]:
-    """A variable's name nearly matches one of CUDA's or of the container runtime's.
+    """A variable's name looks like a misspelled variable of CUDA or the container runtime.
 
     ## Why it matters
     No program reads it and none reports it: CUDA_VISIBLE_DEVICE hides no GPU, so two jobs share one.

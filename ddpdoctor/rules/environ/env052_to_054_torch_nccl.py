@@ -64,7 +64,7 @@ def torch_debug_mode_on(environ: Environ) -> Iterator[Finding]:
     collective over Gloo, slow each step down. They are usually left over from debugging.
 
     ## Fix
-    Unset them once the fault is found.
+    Unset the variables that the finding names, once the fault is found.
 
     ## Example
 
@@ -96,7 +96,7 @@ def torch_heartbeat_extreme(environ: Environ) -> Iterator[Finding]:
     stuck watchdog never ends.
 
     ## Fix
-    Unset both: the monitor is then on, with 480 seconds.
+    Unset TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC and TORCH_NCCL_ENABLE_MONITORING: the monitor is then on, with 480 seconds.
 
     ## Example
 

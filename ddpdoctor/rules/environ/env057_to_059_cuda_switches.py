@@ -96,7 +96,7 @@ def cuda_max_connections_one(environ: Environ, launch: Launch | None = None) -> 
 
 @cause("ENV059", "cuda-debug-variable-set", Severity.WARNING)
 def cuda_debug_variable_set(environ: Environ) -> Iterator[Finding]:
-    """A debugging variable of CUDA is set that harms training.
+    """A CUDA debugging variable that harms training is set.
 
     ## Why it matters
     These switches of profilers, debuggers, and compilers change speed or behavior, and no log mentions them.

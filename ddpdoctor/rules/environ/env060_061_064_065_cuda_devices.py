@@ -136,7 +136,8 @@ def one_gpu_visible_per_rank(environ: Environ, gpu: Gpu | None = None) -> Iterat
     set up CUDA IPC: `nvmlDeviceGetHandleByPciBusId() failed: Not Found`.
 
     ## Fix
-    Use --gpus-per-node instead of --gpus-per-task (or add --gpu-bind=none), or select cuda:0 in every rank.
+    Let every rank see all GPUs of its node, or select cuda:0 in every rank. Under Slurm, use --gpus-per-node instead
+    of --gpus-per-task, or add --gpu-bind=none.
 
     ## Example
 

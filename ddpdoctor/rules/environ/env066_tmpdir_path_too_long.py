@@ -21,12 +21,12 @@ def tmpdir_path_too_long(environ: Environ) -> Iterator[Finding]:
     """TMPDIR is too long for a unix socket in it.
 
     ## Why it matters
-    multiprocessing creates its sockets in the temporary folder, and a socket's path has at most 107 bytes.
-    `OSError: AF_UNIX path too long` then comes from a DataLoader worker or a helper thread, depending only on the
-    job's name.
+    multiprocessing creates its sockets in the temporary folder, and a socket's path has at most 107 bytes. `OSError:
+    AF_UNIX path too long` then comes from a DataLoader worker or a helper thread, depending only on the length of the
+    path.
 
     ## Fix
-    Set TMPDIR to a short folder.
+    Set TMPDIR to a folder with a short path on every node.
 
     ## Example
 

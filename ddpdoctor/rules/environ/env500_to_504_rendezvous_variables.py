@@ -143,7 +143,7 @@ def rank_variable_not_integer(environ: Environ) -> Iterator[Finding]:
 
 @cause("ENV503", "group-rank-out-of-range", Severity.ERROR, scope=CauseScope.PROCESS)
 def group_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
-    """The rank of this node is not one of 0 to the number of nodes minus 1.
+    """The rank of this node is not between 0 and the number of nodes minus 1.
 
     ## Why it matters
     Nodes count from 0. A node rank that is too large means that another one never joins, and the nodes wait until
@@ -179,7 +179,7 @@ def group_rank_out_of_range(environ: Environ) -> Iterator[Finding]:
 
 @cause("ENV504", "rank-below-local-rank", Severity.WARNING, scope=CauseScope.PROCESS)
 def rank_below_local_rank(environ: Environ) -> Iterator[Finding]:
-    """RANK is smaller than LOCAL_RANK, which no numbering of processes gives.
+    """RANK is smaller than LOCAL_RANK, which no valid numbering produces.
 
     ## Why it matters
     The two come from different sources: usually RANK was exported once for all processes, or is the number of a

@@ -16,7 +16,7 @@ __all__: list[str] = []
     signatures=(r"no device found (matching|after excluding) \S+, verify NCCL_OOB_NET_IFNAME",),
 )
 def nccl_oob_interface_not_found() -> None:
-    """NCCL_OOB_NET_IFNAME names a network device that NCCL does not have.
+    """NCCL_OOB_NET_IFNAME names a network device that NCCL does not find.
 
     ## Why it matters
     With NCCL_OOB_NET_ENABLE=1 the ranks find each other over the network plugin, and NCCL_OOB_NET_IFNAME selects its device:
@@ -57,8 +57,8 @@ def nccl_comm_id_invalid() -> None:
     """NCCL_COMM_ID is not an address with a port.
 
     ## Why it matters
-    `Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>`: no rank creates a communicator. torch gives NCCL its address itself;
-    the variable is for programs without a launcher.
+    No rank can create a communicator: `Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>`. torch passes the
+    address to NCCL itself; the variable is for programs without a launcher.
 
     ## Fix
     Unset NCCL_COMM_ID on all nodes.
@@ -95,11 +95,12 @@ def nccl_comm_id_invalid() -> None:
     ),
 )
 def nccl_nic_merge_invalid() -> None:
-    """NCCL cannot merge the network adapters as its settings ask.
+    """NCCL cannot merge the network adapters that its settings name.
 
     ## Why it matters
-    NCCL_NET_FORCE_MERGE and NCCL_NET_MERGE_LEVEL join the ports of a node into one device. NCCL ends if a name is wrong, if there
-    are too many ports, or if they are of different NUMA nodes: `Could not force merge NICs mlx5_0,mlx5_9`.
+    NCCL_NET_FORCE_MERGE and NCCL_NET_MERGE_LEVEL join the ports of a node into one device. NCCL fails if a name is
+    wrong, if there are too many ports, or if the ports belong to different NUMA nodes: `Could not force merge NICs
+    mlx5_0,mlx5_9`.
 
     ## Fix
     Unset NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC so that NCCL merges nothing.
@@ -131,8 +132,9 @@ def nccl_algorithm_unavailable() -> None:
     """NCCL_ALGO or NCCL_PROTO leaves NCCL no algorithm for a collective.
 
     ## Why it matters
-    `No algorithm/protocol available for function AllGather with datatype ncclInt8. NCCL_ALGO was set to Tree`: most collectives
-    know only some algorithms (Tree and NVLS are for all_reduce), and only the first such call fails.
+    The first collective that the setting leaves without an algorithm fails: `No algorithm/protocol available for
+    function AllGather with datatype ncclInt8. NCCL_ALGO was set to Tree`. Tree works for all_reduce only, NVLS also
+    for all_gather and reduce_scatter, and broadcast and reduce know only Ring.
 
     ## Fix
     Unset NCCL_ALGO and NCCL_PROTO, or limit them to one collective: `NCCL_ALGO="allreduce:tree"`.
@@ -149,7 +151,8 @@ def nccl_algorithm_unavailable() -> None:
         export NCCL_ALGO="allreduce:tree"
 
     ## Source
-    NCCL src/enqueue.cc: topoGetAlgoInfo, 2.18 to 2.30.7; the form `function:algorithm` is known since 2.24.
+    NCCL src/enqueue.cc: topoGetAlgoInfo, 2.18 to 2.30.7; src/graph/tuning.cc: ncclTopoTuneModel; the form
+    `function:algorithm` is known since 2.24.
     """
 
 
@@ -172,7 +175,8 @@ def nccl_algorithm_name_unknown() -> None:
     when parsing "rings"`.
 
     ## Fix
-    Unset NCCL_ALGO and NCCL_PROTO, or write names that this NCCL knows: `ring,tree`, `allreduce:ring;allgather:ring`.
+    Unset NCCL_ALGO and NCCL_PROTO, or write names that this NCCL supports: `ring,tree`,
+    `allreduce:ring;allgather:ring`.
 
     ## Example
 

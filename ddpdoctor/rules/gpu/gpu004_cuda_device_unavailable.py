@@ -34,8 +34,8 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
     """CUDA cannot start on a GPU of this node: it is busy or broken.
 
     ## Why it matters
-    CUDA starts on the other GPUs only, for example with `CUDA error: all CUDA-capable devices are busy or unavailable` on this
-    one. The traceback points at the first line of the script that uses CUDA, and the other ranks wait.
+    CUDA fails on this GPU, for example with `CUDA error: all CUDA-capable devices are busy or unavailable`, and starts
+    on the others. The traceback points at the first line of the script that uses CUDA, and the other ranks wait.
 
     ## Fix
     Run `ddpdoctor gpus` on that node: it names the GPU that does not respond and the processes on the others. Then search the

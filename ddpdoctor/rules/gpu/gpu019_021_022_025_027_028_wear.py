@@ -54,7 +54,7 @@ def ecc_uncorrected_earlier(gpu: Gpu) -> Iterator[Finding]:
     "GPU021",
     "ecc-corrected-rate-high",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: 92\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 92\b",),
     xids=XidKind.ECC_CORRECTED_RATE_HIGH,
 )
 def ecc_corrected_rate_high(gpu: Gpu) -> Iterator[Finding]:
@@ -97,7 +97,7 @@ def ecc_corrected_rate_high(gpu: Gpu) -> Iterator[Finding]:
 
 @cause("GPU022", "ecc-off", Severity.WARNING)
 def ecc_off(gpu: Gpu) -> Iterator[Finding]:
-    """ECC is off on a data-centre GPU, or not the same on all GPUs.
+    """ECC is off on a data-center GPU, or not the same on all GPUs.
 
     ## Why it matters
     Bit flips get into the weights unnoticed, and the usable memory differs between the cards of the node.
@@ -136,7 +136,7 @@ def row_remap_spares_low(gpu: Gpu) -> Iterator[Finding]:
     The next fault in such a memory bank may not be repairable, and every job on this GPU is then at risk.
 
     ## Fix
-    Plan to have the card replaced.
+    Plan a replacement of the card.
 
     ## Example
     ddpdoctor's message:
@@ -170,7 +170,7 @@ def row_remap_spares_low(gpu: Gpu) -> Iterator[Finding]:
     "GPU027",
     "retired-pages-limit",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: (157|159|160|161)\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: (157|159|160|161)\b",),
     xids=XidKind.RETIRED_PAGES_LIMIT,
 )
 def retired_pages_limit(gpu: Gpu) -> Iterator[Finding]:
@@ -211,7 +211,7 @@ def retired_pages_limit(gpu: Gpu) -> Iterator[Finding]:
     "GPU028",
     "inforom-corrupted",
     Severity.WARNING,
-    signatures=(r"infoROM is corrupted", r"NVRM: Xid [^\n]*: 93\b"),
+    signatures=(r"infoROM is corrupted", r"NVRM: Xid [^\n]{0,80}: 93\b"),
     xids=XidKind.INFOROM_CORRUPTED,
 )
 def inforom_corrupted(gpu: Gpu) -> Iterator[Finding]:

@@ -19,12 +19,12 @@ def dcgm_diagnostic_failed(gpu: Gpu) -> Iterator[Finding]:
     """A test of NVIDIA's DCGM failed or gave a warning on a GPU of this node.
 
     ## Why it matters
-    DCGM tests memory, PCIe, NVLink, power and the driver. A job on a GPU that failed a test crashes, hangs, or runs slowly.
-    The table of `dcgmi diag` shows `Fail` in the line of that test.
+    `dcgmi diag` tests memory, PCIe, NVLink, power and the driver, and prints `Fail` in the row of a test. A job on a
+    GPU that failed a test may crash, hang, or run slowly.
 
     ## Fix
-    Take the node out of service, reset the GPU with `nvidia-smi --gpu-reset -i GPU`, and run `dcgmi diag -r 3` again. A test that
-    still fails is a case for the vendor: send the output of `dcgmi diag -r 3 -j` and nvidia-bug-report.log.gz.
+    Take the node out of service, reset the GPU with `nvidia-smi --gpu-reset -i GPU`, and run `dcgmi diag -r 3` again.
+    If a test still fails, send the vendor the output of `dcgmi diag -r 3 -j` and of nvidia-bug-report.sh.
 
     ## Example
 

@@ -33,7 +33,7 @@ FULL_BYTES = 1 << 20
         "Unexpected bus error encountered in worker",
         "killed by signal: Bus error",
         r"unable to allocate shared memory\(shm\) for file",
-        r"unable to (write to|resize) file <[^>]*>[^\n]*No space left on device",
+        r"unable to (write to|resize) file <[^>]*>[^\n]{0,300}No space left on device",
     ),
 )
 def shm_too_small_for_dataloader(
@@ -42,9 +42,9 @@ def shm_too_small_for_dataloader(
     """/dev/shm is too small for the batches of DataLoader workers.
 
     ## Why it matters
-    Workers pass every batch through /dev/shm. When it is full, one rank dies with `Unexpected bus error encountered
-    in worker` or `unable to allocate shared memory(shm) for file </torch_…>: No space left on device`, perhaps only
-    in the second epoch, and the other ranks hang in their next all_reduce.
+    Workers pass every batch through /dev/shm. When it is full, one rank dies with `Unexpected bus error encountered in
+    worker` or `unable to allocate shared memory(shm) for file </torch_…>: No space left on device`, possibly only in
+    the second epoch, and the other ranks hang in their next all_reduce.
 
     ## Fix
     Give the container a larger /dev/shm (--shm-size=16g, --ipc=host, or an emptyDir with medium: Memory), or use

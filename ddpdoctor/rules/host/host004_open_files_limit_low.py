@@ -40,9 +40,9 @@ def open_files_limit_low(
     """The limit of open files is too low for this job.
 
     ## Why it matters
-    Each rank keeps sockets to its peers, the store's host two or more per rank, and each batch of a DataLoader
-    worker is a file. At the limit torch fails with `received 0 items of ancdata` or `Too many open files`; if the
-    store's host reaches it, only its clients print an error, `Connection reset by peer`, forever.
+    Each rank keeps sockets to its peers, the store's host two or more per rank, and each batch of a DataLoader worker
+    is a file. At the limit torch fails with `received 0 items of ancdata` or `Too many open files`; if the store's
+    host reaches it, only its clients print an error, `Connection reset by peer`, again and again.
 
     ## Fix
     Raise the limit where the job is started: `ulimit -n 65536` in the script, LimitNOFILE for a daemon, or `docker

@@ -31,11 +31,12 @@ def cpu_oversubscribed(
     """The ranks of this node and their OpenMP threads outnumber the CPUs that they may use.
 
     ## Why it matters
-    Threads compete for the cores: some ranks become slow, the others wait for them in every collective, and in the
-    end one times out. No message reports it.
+    Threads compete for the cores: some ranks become slow, the others wait for them in every collective, and finally
+    one times out. No message reports it.
 
     ## Fix
-    Request more CPUs (--cpus-per-task), or set OMP_NUM_THREADS to the CPUs per rank divided by 1 + num_workers.
+    Request more CPUs (--cpus-per-task in Slurm, resources.requests.cpu in Kubernetes), or set OMP_NUM_THREADS to the
+    CPUs per rank divided by 1 + num_workers.
 
     ## Example
 

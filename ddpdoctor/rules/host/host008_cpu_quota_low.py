@@ -21,7 +21,8 @@ def cpu_quota_low(host: Host, environ: Environ, gpu: Gpu | None = None, job: Job
     is visible. Data loading and NCCL's proxy threads stop as well, and all ranks wait for the slowest.
 
     ## Fix
-    Raise the CPU limit (`docker run --cpus`, resources.limits.cpu, --cpus-per-task) to two or more per rank.
+    Raise the CPU limit (`docker run --cpus`, resources.limits.cpu in Kubernetes, --cpus-per-task in Slurm) to two or
+    more per rank.
 
     ## Example
 

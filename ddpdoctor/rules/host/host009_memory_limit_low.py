@@ -43,17 +43,17 @@ GPU_SPACE_LEAST_BYTES = 8 << 30
     signatures=("oom[-_]kill event", "cgroup out-of-memory handler", "OOMKilled", r"task \d+: Out Of Memory"),
 )
 def memory_limit_low(host: Host, environ: Environ, gpu: Gpu | None = None, job: Job | None = None) -> Iterator[Finding]:
-    """The memory limit of the control group, or of each process, is too low for the ranks of this node.
+    """The memory limit of the cgroup or of each process is too low for the ranks.
 
     ## Why it matters
     The kernel kills a process of the group (exit code -9 or 137, `oom-kill event`, `OOMKilled`) while `free` still
-    shows free memory on the node; files in /dev/shm and the page cache count towards the limit. A limit of the
-    address space (ulimit -v, h_vmem) shows as `failed to map segment from shared object`, `Memory allocation still
-    failed`, or `Resource temporarily unavailable`, on whichever rank reaches it first.
+    shows free memory on the node; files in /dev/shm and the page cache count toward the limit. A limit of the address
+    space (ulimit -v, h_vmem) shows as `failed to map segment from shared object`, `Memory allocation still failed`, or
+    `Resource temporarily unavailable`, on whichever rank reaches it first.
 
     ## Fix
-    Request more memory: --mem=0 (all of the node) in Slurm, `docker run --memory`, or resources.limits.memory; or
-    use fewer DataLoader workers. Remove limits of the address space with `ulimit -v unlimited`.
+    Request more memory: --mem=0 (all of the node) in Slurm, `docker run --memory`, or resources.limits.memory in
+    Kubernetes; or use fewer DataLoader workers. Remove limits of the address space with `ulimit -v unlimited`.
 
     ## Example
 

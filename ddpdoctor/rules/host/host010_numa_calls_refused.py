@@ -25,7 +25,8 @@ def numa_calls_refused(host: Host, gpu: Gpu) -> Iterator[Finding]:
     be working; falling back` and uses /dev/shm, which must then be large enough. NCCL 2.24 to 2.26.4 fail instead.
 
     ## Fix
-    Start the container with --cap-add SYS_NICE, or set NCCL_CUMEM_HOST_ENABLE=0 for an older NCCL.
+    Start the container with --cap-add SYS_NICE (in Kubernetes, securityContext.capabilities.add), or set
+    NCCL_CUMEM_HOST_ENABLE=0 for an older NCCL.
 
     ## Example
 

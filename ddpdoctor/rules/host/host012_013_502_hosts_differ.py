@@ -103,8 +103,8 @@ def file_system_not_shared(nodes: Nodes) -> Iterator[Finding]:
     disk, or in a layer of its container, not on the shared file system.
 
     ## Fix
-    Run `srun --ntasks-per-node=1 ls -l PATH` to see it on every node; put the file on the shared file system, or
-    copy it to every node before the launch.
+    Put the file on the shared file system, or copy it to every node before the launch. To list it on every node, run
+    `srun --ntasks-per-node=1 ls -l PATH` under Slurm, or `kubectl exec POD -- ls -l PATH`.
 
     ## Example
 
@@ -130,7 +130,7 @@ def file_system_not_shared(nodes: Nodes) -> Iterator[Finding]:
 
 @cause("HOST502", "nodes-differ", Severity.WARNING, scope=CauseScope.FACTS_OF_NODES)
 def nodes_differ(nodes: Nodes) -> Iterator[Finding]:
-    """The nodes differ in a property that is usually the same on all nodes of a job.
+    """The nodes differ in a property that is usually the same on all of them.
 
     ## Why it matters
     A node that was set up differently is the first suspect if one node is slow or fails alone. Most such

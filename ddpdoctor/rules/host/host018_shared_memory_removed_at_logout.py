@@ -18,7 +18,7 @@ from ddpdoctor.rules.preconditions import need_gpus
     signatures=(r"unlink shared memory /dev/shm/nccl-\S* failed",),
 )
 def shared_memory_removed_at_logout(host: Host, gpu: Gpu) -> Iterator[Finding]:
-    """systemd removes the user's files in /dev/shm when the last session closes, while the job is still running.
+    """systemd removes the user's files in /dev/shm at the last logout, while the job runs.
 
     ## Why it matters
     A job outside a login session (a batch job, a service) loses its shared memory when its user logs out anywhere

@@ -13,7 +13,7 @@ from ddpdoctor.rules import cause
 
 @cause("HOST500", "clock-not-synchronised", Severity.NOTE)
 def clock_not_synchronised(host: Host, environ: Environ) -> Iterator[Finding]:
-    """The kernel reports its clock as not synchronized, on a node of a job with several nodes.
+    """The clock of a node is not synchronized, in a job with several nodes.
 
     ## Why it matters
     torchrun's c10d rendezvous compares heartbeats by wall clock: it drops a node whose clock is more than 15 s

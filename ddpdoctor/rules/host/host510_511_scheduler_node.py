@@ -25,8 +25,8 @@ def node_out_of_service(host: Host) -> Iterator[Finding]:
     """The scheduler has marked this node as down, drained, or not ready.
 
     ## Why it matters
-    No new job starts on it, and a job that needs it waits: `srun` prints `Requested nodes are busy`, and
-    `kubectl describe pod` shows `node(s) had untolerated taint`.
+    No new job starts on it, and a job that needs it waits: `srun` prints `Required node not available (down, drained
+    or reserved)`, and `kubectl describe pod` shows `node(s) were unschedulable` or `node(s) had untolerated taint`.
 
     ## Fix
     Read the reason, repair what it names, and return the node with `scontrol update nodename=NODE state=resume` or
@@ -79,7 +79,7 @@ def node_gpus_not_allocatable(host: Host) -> Iterator[Finding]:
         Capacity:     nvidia.com/gpu:  8
         Allocatable:  nvidia.com/gpu:  7
 
-        kubectl debug node/gpu-07 -it --image=ubuntu -- sh -c 'dmesg | grep Xid'
+        kubectl debug node/gpu-07 -it --profile=sysadmin --image=ubuntu -- sh -c 'dmesg | grep Xid'
     """
     node = _node(host)
     if node.gpus is None or node.gpus_usable is None:

@@ -41,7 +41,7 @@ ONE_VALUE = ("torchrun", "deepspeed", "accelerate")
 def nproc_exceeds_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """More processes per node than visible GPUs.
+    """The launch line starts more processes per node than there are visible GPUs.
 
     ## Why it matters
     torchrun does not count GPUs. Only the high local ranks fail with `CUDA error: invalid device ordinal`, or two
@@ -81,7 +81,7 @@ def nproc_exceeds_visible_gpus(
 def nproc_below_visible_gpus(
     environ: Environ, launch: Launch | None = None, gpu: Gpu | None = None, versions: Versions | None = None
 ) -> Iterator[Finding]:
-    """Fewer processes per node than visible GPUs.
+    """The launch line starts fewer processes per node than there are visible GPUs.
 
     ## Why it matters
     Without --nproc-per-node torchrun starts one process per node. The job runs, and the other GPUs are idle.
@@ -251,24 +251,40 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
         told.add((mark.line, mark.column))
         text = f"{processes} processes on {task.host}, which has {_gpus(gpus)}"
         yield at_mark(submission, mark, text, seen=str(processes), expected=f"at most {gpus}", label=f"use {gpus}")
-    for task, ranks in _crowds(submission):
+    for task, ranks, is_sure in _crowds(submission):
         gpus = task.gpus
         if gpus and ranks > gpus:
-            mark = option_mark(submission, task, "-np", "-n")
-            text = f"mpirun starts {ranks} ranks on {task.host}, which has {_gpus(gpus)}"
-            label, severity = f"use {gpus} per host", Severity.WARNING
-            yield at_mark(submission, mark, text, seen=str(ranks), expected=str(gpus), label=label, severity=severity)
+            mark = option_mark(submission, task, "--ntasks-per-node", "-np", "-n", "--ntasks", "-l")
+            name = "the job file" if task.launcher is None else task.launcher.name
+            text = f"{name} starts {ranks} ranks on {task.host}, which has {_gpus(gpus)}"
+            label, severity = f"use {gpus} per host", None if is_sure else Severity.WARNING
+            fix = "Start one process per GPU of the host."
+            yield at_mark(
+                submission, mark, text, seen=str(ranks), expected=str(gpus), label=label, severity=severity, fix=fix
+            )
             return
 
 
-def _crowds(submission: Submission) -> Iterator[tuple[Task, int]]:
-    """The hosts of an MPIJob with the ranks that its mpirun starts on each."""
+def _crowds(submission: Submission) -> Iterator[tuple[Task, int, bool]]:
+    """The hosts of ranks that no torchrun starts, with their number, and whether each of them certainly uses a GPU."""
+    limits = {"--gpus-per-task", "-g", "--gpu_per_rs", "--gpu_per_task"}
     for step in submission.steps:
-        sizes = Counter(task.host for task in step.tasks if task.via[-1:] == ("mpirun",) and task.line.pod is None)
-        is_of_pods = submission.grant.scheduler == "" and submission.file.endswith((".yaml", ".yml"))
-        for task in step.tasks if is_of_pods and step.is_certain else ():
-            if sizes[task.host] and task.local == 0 and task.layer.launcher is LauncherKind.PYTHON:
-                yield task, sizes[task.host]
+        if not step.is_certain or step.job.agents:
+            continue
+        sizes = Counter(task.host for task in step.tasks if task.layer.launcher is LauncherKind.PYTHON)
+        for task in step.tasks:
+            launcher = task.launcher
+            if launcher is None or task.local != 0 or task.layer.launcher is not LauncherKind.PYTHON:
+                continue
+            if limits & (launcher.places.keys() | submission.grant.places.keys()) or CVD in task.set_at:
+                continue
+            knows = task.script is not None
+            is_of_pods = submission.grant.scheduler == "" and submission.file.endswith((".yaml", ".yml"))
+            is_rank = "RANK" in task.line.environ.variables or (task.script is not None and task.script.initialises)
+            if task.script is not None and not task.script.nccl:
+                continue
+            if is_of_pods or is_rank:
+                yield task, sizes[task.host], knows
 
 
 def _processes_of_tasks(submission: Submission) -> Iterator[tuple[Task, int, Word | None]]:

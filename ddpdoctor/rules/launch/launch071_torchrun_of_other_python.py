@@ -23,7 +23,7 @@ __all__ = ["is_plain_torchrun"]
     signatures=("torchrun: command not found", r"No module named torch\.distributed"),
 )
 def torchrun_of_other_python(versions: Versions, launch: Launch | None = None) -> Iterator[Finding]:
-    """The torchrun on PATH belongs to another Python environment than the python on PATH, or there is no torchrun.
+    """The torchrun on PATH is missing or belongs to another Python than the python on PATH.
 
     ## Why it matters
     torchrun starts the ranks with the Python named in its first line: they fail with `ModuleNotFoundError` for

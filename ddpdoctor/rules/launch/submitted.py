@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
-from ddpdoctor.facts.launch.words import Mark, Word
+from ddpdoctor.facts.launch.words import Mark, Word, is_known
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
-__all__ = ["agents_of", "at_mark", "count_of", "launchers_of", "mark_of", "option_mark", "source_of"]
+__all__ = [
+    "agents_of",
+    "at_mark",
+    "count_of",
+    "has_one_node_by_default",
+    "launchers_of",
+    "mark_of",
+    "masters_of",
+    "numbered_ranks",
+    "option_mark",
+    "source_of",
+]
 
 
 def agents_of(submission: Submission, *, certain: bool = True) -> Iterator[tuple[Step, Task, Agent]]:
@@ -48,6 +60,65 @@ def option_mark(submission: Submission, task: Task, *flags: str) -> Mark:
             if flag in places:
                 return places[flag]
     return mark_of(task, None) if launcher is None else launcher.at
+
+
+def masters_of(submission: Submission) -> Iterator[tuple[str, int | None, int, Mark]]:
+    """The master of each job with several pods, its port, the pods of the job, and where the address is written."""
+    for step, task, agent in agents_of(submission):
+        if len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
+            settings = agent.plan.settings
+            word = settings["rdzv_endpoint"].word or settings["master_addr"].word
+            is_set = task.line.environ.variables.get("MASTER_ADDR") == agent.plan.host
+            mark = task.set_at.get("MASTER_ADDR") if is_set else None
+            yield agent.plan.host, agent.plan.port, len(step.hosts), mark or mark_of(task, word)
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain and not step.job.agents and len(step.hosts) > 1 else ():
+            host, port = (task.line.environ.variables.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+            if host and is_known(host):
+                number = int(port) if port is not None and port.isdigit() else None
+                yield host, number, len(step.hosts), _place(submission, task)
+
+
+def _place(submission: Submission, task: Task) -> Mark:
+    return task.set_at.get("MASTER_ADDR") or option_mark(submission, task)
+
+
+def has_one_node_by_default(submission: Submission, task: Task) -> bool:
+    """Whether a batch script of Slurm that sizes a node leaves out the number of nodes, and srun does not set it either.
+
+    The command line of sbatch may set it, so that this is likely and not certain.
+    """
+    grant, launcher = submission.grant, task.launcher
+    counts = {"-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks", "-F", "--nodefile", "-G", "--gpus"}
+    given = {*grant.places, *(() if launcher is None else launcher.places)}
+    sizes = {"--ntasks-per-node", "--gpus-per-node", "--gres"} & grant.places.keys()
+    is_one = {each.host for step in submission.steps for each in step.tasks} == {task.host}
+    of_slurm = grant.scheduler == "Slurm" and not grant.parts and not submission.is_submitting
+    return of_slurm and len(sizes) > 1 and not counts & given and is_one
+
+
+def numbered_ranks(submission: Submission) -> Iterator[tuple[Step, tuple[int, ...], int]]:
+    """Steps whose processes get RANK and one WORLD_SIZE: their ranks and that size.
+
+    A launcher of tasks starts them, or the services of a file in which alone the master's name is known.
+    """
+    for step in submission.steps:
+        launcher = step.tasks[0].launcher
+        master = step.tasks[0].line.environ.variables.get("MASTER_ADDR")
+        is_meant = launcher.name in _OF_TASKS if launcher is not None else master in (submission.names or ())
+        ranks, sizes = _numbers(step, "RANK"), _numbers(step, "WORLD_SIZE")
+        is_rank = all(task.line.starter is None for task in step.tasks)
+        if step.is_certain and is_meant and is_rank and ranks and len(set(sizes)) == 1:
+            yield step, ranks, sizes[0]
+
+
+_OF_TASKS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "jsrun", "flux", "horovodrun")
+
+
+def _numbers(step: Step, name: str) -> tuple[int, ...]:
+    """The values of a variable, rank by rank; () if one of them is not a known number."""
+    texts = [task.line.environ.variables.get(name, "") for task in step.tasks]
+    return tuple(map(int, texts)) if all(re.fullmatch(r"\d{1,6}", text) for text in texts) else ()
 
 
 def at_mark(

@@ -57,7 +57,7 @@ OF_RAS = (
     signatures=(r"forcefully exiting via Signals\.SIGKILL", *OF_RAS),
 )
 def rank_death_not_propagated(log: Log) -> Iterator[Finding]:
-    """A rank or a node ended, but the other ranks were not ended.
+    """A rank or a node ended, but the other ranks keep running.
 
     ## Why it matters
     The job stays "running" in the queue for hours although one rank has ended; its error is in the log of another node. The
@@ -65,8 +65,8 @@ def rank_death_not_propagated(log: Log) -> Iterator[Finding]:
     Signals.SIGKILL`: a worker was blocked in a CUDA call and did not react to SIGTERM.
 
     ## Fix
-    Read the log of the node that printed least. Start with `srun --kill-on-bad-exit=1`, leave TORCH_NCCL_ASYNC_ERROR_HANDLING on,
-    and let one launcher manage all nodes.
+    Read the log of the node that printed least. Leave TORCH_NCCL_ASYNC_ERROR_HANDLING on, let one launcher manage all
+    nodes, and under Slurm start with `srun --kill-on-bad-exit=1`.
 
     ## Example
 
@@ -160,10 +160,10 @@ def peer_connection_closed() -> None:
     kind="consequence",
     signatures=(
         r"pair\.cc:\d+\] Connection closed by peer",
-        r"pair\.cc:\d+\] Read error [^\n]*Connection reset by peer",
+        r"pair\.cc:\d+\] Read error [^\n]{0,300}Connection reset by peer",
         r"Connection closed by peer \[[^\]]*\]:\d+",
         r"typically caused by a remote worker (crashing|hanging)",
-        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]*(Broken pipe|Connection reset by peer)",
+        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]{0,300}(Broken pipe|Connection reset by peer)",
     ),
 )
 def gloo_peer_closed() -> None:
@@ -256,7 +256,7 @@ def dead_for_ras(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.ras_findings import ras_finding
 
     if not hang.ras:
-        not_here("NCCL's RAS was not asked")
+        not_here("NCCL's RAS was not queried")
     for each in hang.ras:
         gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
         if gone:

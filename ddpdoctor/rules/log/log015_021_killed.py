@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
@@ -11,7 +12,7 @@ from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.ended_ranks import SIGKILL, ended
-from ddpdoctor.rules.log.signatures import finding_of, signed
+from ddpdoctor.rules.log.signatures import finding_of, retitled, signed
 from ddpdoctor.rules.log.watchdog_timeouts import WATCHDOGS
 
 SIGKILLED = (
@@ -43,6 +44,43 @@ FIND_SENDER = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why a scheduler ended a job, in the words of its line."""
+
+    words: re.Pattern[str]
+    title: str
+    fix: str
+
+
+_REASONS = (
+    _Reason(
+        re.compile(r"DUE TO TIME|TERM_RUNLIMIT|time limit|job killed: walltime|DeadlineExceeded"),
+        "The job reached its time limit",
+        "Request more time (`sbatch --time`, `qsub -l walltime`, activeDeadlineSeconds), or save a checkpoint before the limit "
+        "(`sbatch --signal=B:USR1@120`) and requeue with a new rendezvous id.",
+    ),
+    _Reason(
+        re.compile(r"PREEMPT|[Pp]reempt|terminated soon"),
+        "The scheduler preempted the job",
+        "Save a checkpoint on SIGUSR1 or SIGTERM (`sbatch --signal=B:USR1@120`), and requeue with a new rendezvous id.",
+    ),
+    _Reason(
+        re.compile(
+            r"DUE TO NODE|Node failure|NodeNotReady|TaintManager|not ready|marked dead|node has (?:died|crashed)"
+        ),
+        "The node of the job failed",
+        "Exclude that node (`sbatch --exclude`, `kubectl cordon`), report it, and start the job from its last checkpoint.",
+    ),
+    _Reason(
+        re.compile(r"low on resource|node had condition"),
+        "The pod was evicted: its node ran out of a resource",
+        "Request the memory or ephemeral-storage that the pod uses (resources.requests), and write checkpoints to a volume.",
+    ),
+)
+"""Reasons that the scheduler's line gives; without one, only that it ended the job is known."""
+
+
 @cause(
     "LOG015",
     "scheduler-ended-job",
@@ -50,7 +88,7 @@ FIND_SENDER = (
     stage=CausalStage.TERMINATED,
     speaker=Speaker.SCHEDULER,
     signatures=(
-        r"CANCELLED AT [^\n]* DUE TO [A-Z]",
+        r"CANCELLED AT [^\n]{0,300} DUE TO [A-Z]",
         r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED",
         r"got signal: 15\b",
         r"this job is preempted",
@@ -94,7 +132,10 @@ def scheduler_ended_job(log: Log) -> Iterator[Finding]:
         if found.role is None:
             yield replace(found, fix=FIND_SENDER)
         return
-    yield from signed(scheduler_ended_job, log)
+    for found in signed(scheduler_ended_job, log):
+        shown = "\n".join((found.quote, *(evidence.seen for evidence in found.evidence)))
+        reason = next((each for each in _REASONS if each.words.search(shown)), None)
+        yield found if reason is None else retitled(replace(found, fix=reason.fix), reason.title)
 
 
 @cause(

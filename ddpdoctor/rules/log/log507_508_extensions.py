@@ -61,13 +61,14 @@ def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
     """A compiled extension was built for another torch or CUDA version.
 
     ## Why it matters
-    `ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105Error…`: the extension calls
-    a function that the installed torch does not have under that name. Every rank fails at the import. `libcudart.so.11.0:
-    cannot open shared object file` says the same: the extension, or torch itself, wants another CUDA than is installed.
+    Every rank fails at the import, because the extension calls a function that the installed torch does not have under
+    that name: `ImportError: …/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105Error…`.
+    `libcudart.so.11.0: cannot open shared object file` means that the extension, or torch itself, needs another CUDA
+    version than the installed one.
 
     ## Fix
-    Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir --force-reinstall
-    --no-deps NAME`, or the wheel whose name holds this torch, CUDA, Python and cxx11 ABI.
+    Reinstall the extension against the installed torch: `pip install --no-build-isolation --no-cache-dir
+    --force-reinstall --no-deps NAME`, or install the wheel whose name contains this torch, CUDA, Python and cxx11 ABI.
 
     For `libcu…` and `libnv…` libraries, unset LD_LIBRARY_PATH, which makes another CUDA override the one that torch installed.
 

@@ -33,9 +33,10 @@ def hub_unreachable(log: Log) -> Iterator[Finding]:
     nodes often have no internet access, and a cache in `$HOME` of the login node may not exist there.
 
     ## Fix
-    Download it once on a machine with internet access to a folder that all nodes share, and start the job offline:
-    `huggingface-cli download NAME --local-dir DIR`, then HF_HUB_OFFLINE=1 and DIR as the model's path. If there is a proxy, set
-    HTTPS_PROXY on every node. For a model that requires a login, set HF_TOKEN to a token with read access.
+    Download it once on a machine with internet access to a folder that all nodes share, and start the job offline: `hf
+    download NAME --local-dir DIR` (`huggingface-cli` before huggingface_hub 0.34), then HF_HUB_OFFLINE=1 and DIR as
+    the model's path. If there is a proxy, set HTTPS_PROXY on every node. For a model that requires a login, set
+    HF_TOKEN to a token with read access.
 
     ## Example
 

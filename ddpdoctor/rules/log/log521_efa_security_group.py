@@ -17,7 +17,7 @@ __all__: list[str] = []
     signatures=(r"Unresponsive receiver", r"LOCAL_ERROR_UNRESP_REMOTE|LOCAL_ERROR_UNREACH_REMOTE"),
 )
 def efa_security_group() -> None:
-    """EFA gets no answer; often a security group blocks it.
+    """An EFA peer does not respond; often a security group blocks its traffic.
 
     ## Why it matters
     `Unresponsive receiver (reachable by EFA device but handshake failed)`, error 15 or 4126: TCP works, so the job starts,

@@ -51,12 +51,12 @@ def nccl_buffer_on_other_device() -> None:
         r"NCCL WARN \w+ : (invalid (type|reduction operation)|reduction operation -?\d+ unknown)",
         r"NCCL WARN \w+ : \w+ (0x[0-9a-f]+|\(nil\)) is not a valid pointer",
         r"NCCL WARN \w+ : \w+ argument is NULL",
-        r"NCCL WARN Invali[dg] config \w[\w /]* attribute value",
+        r"NCCL WARN Invali[dg] config \w[\w /]{0,60} attribute value",
         r"NCCL WARN invalid device count \(\d+\) requested",
     ),
 )
 def nccl_argument_refused() -> None:
-    """A collective was called with an argument that NCCL refuses.
+    """A collective was called with an argument that NCCL rejects.
 
     ## Why it matters
     The exception only says `ncclInvalidArgument` or `invalid usage`. NCCL's warning names the call and the argument, such as
@@ -64,8 +64,8 @@ def nccl_argument_refused() -> None:
     reduce, or a buffer that is not GPU memory.
 
     ## Fix
-    Look at that call in the script: `src` and `dst` are ranks of the group's own range, tensors are contiguous CUDA tensors of
-    a supported dtype, and ProcessGroupNCCL.Options have values that this NCCL accepts.
+    Correct that call in the script: `src` and `dst` must be ranks of the group, tensors must be contiguous CUDA
+    tensors of a supported dtype, and ProcessGroupNCCL.Options must have values that this NCCL accepts.
 
     ## Example
 
@@ -131,14 +131,15 @@ def nccl_graph_capture_broken() -> None:
     """A call is not allowed while a CUDA graph is captured.
 
     ## Why it matters
-    `operation not permitted when stream is capturing` comes from whatever call synchronizes during the capture: the watchdog of
-    another process group, an allocation, `.item()`, or a collective on a stream that is not part of the capture. NCCL's own
-    words are `Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by the same
-    graph`.
+    `operation not permitted when stream is capturing` comes from whatever call synchronizes during the capture: the
+    watchdog of another process group, an allocation, `.item()`, or a collective on a stream that is not part of the
+    capture. NCCL prints `Streams given to a communicator within a NCCL group must either be all uncaptured or all
+    captured by the same graph`.
 
     ## Fix
-    Warm up all collectives on a side stream before the capture, put every stream of the group into it, and let other threads
-    (data loaders, evaluation, checkpoints) wait until it ends. `capture_error_mode="thread_local"` keeps other threads apart.
+    Warm up all collectives on a side stream before the capture, put every stream of the group into it, and let other
+    threads (data loaders, evaluation, checkpoints) wait until it ends. With `capture_error_mode="thread_local"`, calls
+    of other threads do not break the capture.
 
     ## Example
 

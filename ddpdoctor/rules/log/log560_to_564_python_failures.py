@@ -78,8 +78,9 @@ def python_file_missing(log: Log) -> Iterator[Finding]:
     launch, under Slurm in the folder of `sbatch`; node-local disks differ; or another rank has not written the file yet.
 
     ## Fix
-    Use the absolute path of a file on a shared file system, and test it on every node: `srun --ntasks-per-node=1 ls -ld PATH`.
-    If a rank writes the file, let the others wait at a barrier before they read it.
+    Use the absolute path of a file on a shared file system, and list it on every node: `srun --ntasks-per-node=1 ls
+    -ld PATH` under Slurm, or `kubectl exec POD -- ls -ld PATH`. If a rank writes the file, let the others wait at a
+    barrier before they read it.
 
     ## Example
 

@@ -76,9 +76,9 @@ def cuda_library_error() -> None:
     """cuDNN, cuBLAS or cuSOLVER returned an error.
 
     ## Why it matters
-    `cuDNN error: CUDNN_STATUS_NOT_INITIALIZED` and `CUBLAS_STATUS_EXECUTION_FAILED` name a library, not the reason. In most
-    threads the GPU's memory was full; otherwise an index was out of range in an earlier kernel, or the wheel does not fit
-    the GPU or the driver.
+    `cuDNN error: CUDNN_STATUS_NOT_INITIALIZED` and `CUBLAS_STATUS_EXECUTION_FAILED` name a library, not the reason. In
+    most reports the GPU's memory was full; otherwise an index was out of range in an earlier kernel, or the wheel does
+    not fit the GPU or the driver.
 
     ## Fix
     Run `nvidia-smi` on that node while the job runs: if the memory is nearly full, halve the batch size. If it is not, run that
@@ -112,15 +112,15 @@ def cuda_library_error() -> None:
     ),
 )
 def storage_io_error(log: Log) -> Iterator[Finding]:
-    """A file system answered with an I/O error, was disconnected, or is read-only.
+    """A file system returned an I/O error, was disconnected, or is read-only.
 
     ## Why it matters
     `OSError: [Errno 5] Input/output error: '/app/run'`: the disk, the FUSE mount or the network file system of the node failed.
     The rank that reads or writes there ends, and the others wait for it.
 
     ## Fix
-    On the rank's node, run `df -h PATH; mount | grep PATH; sudo dmesg -T | tail -50`. Mount it again, or exclude the node; for
-    `Read-only file system`, write to another folder.
+    On the rank's node, run `df -h PATH; mount | grep PATH; sudo dmesg -T | tail -50`. Remount it, or leave the node
+    out of the job; for `Read-only file system`, write to another folder.
 
     ## Example
 
@@ -189,8 +189,8 @@ def mpi_init_failed(log: Log) -> Iterator[Finding]:
     MPI discovery, Transformer Engine's userbuffers), but torchrun started it, or srun offers another PMI than this MPI expects.
 
     ## Fix
-    Start the job with mpirun, or with `srun --mpi=pmix` (`srun --mpi=list` shows what is there). Under torchrun, turn off the
-    part that needs MPI: in Megatron `--tp-comm-overlap` with `--tp-comm-bootstrap-backend nccl`.
+    Start the job with mpirun, or with `srun --mpi=pmix` (`srun --mpi=list` shows what is available). Under torchrun,
+    turn off the part that needs MPI: in Megatron, add `--tp-comm-bootstrap-backend nccl` to `--tp-comm-overlap`.
 
     ## Example
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,22 +9,19 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.addresses import is_ip, malformation
 from ddpdoctor.facts.environ import Environ, shorten
 from ddpdoctor.facts.gaps import not_here, unanswered
-from ddpdoctor.facts.launch.layer import Layer
-from ddpdoctor.facts.launch.pod import Operator, Pod
-from ddpdoctor.facts.launch.reading import Given
+from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
-from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.net import Net
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
 from ddpdoctor.facts.reachability import Attempt, ConnectOutcome
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker, Where
-from ddpdoctor.launch.rendezvous import parse_endpoint
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.env012_014_to_017_master_address import master_addr_malformed
 from ddpdoctor.rules.launch.manifest.network_policies import closing_policies, is_shut, open_ports_text, policy_finding
 from ddpdoctor.rules.launch.manifest.places import manifest_place
-from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.launch.submitted import at_mark, masters_of
 from ddpdoctor.rules.net import reachability_findings
 from ddpdoctor.rules.net.net021_022_024_chosen_interface import no_socket_interface
 from ddpdoctor.rules.node_findings import only_met
@@ -160,7 +156,7 @@ def store_unreachable(nodes: Nodes | None = None, probe: Probe | None = None) ->
     explains=("ENV018", "ENV020", "NET007", "NET008", "PROBE001"),
 )
 def master_addr_swallows_packets(net: Net | None = None, probe: Probe | None = None) -> Iterator[Finding]:
-    """The master's address does not answer at all.
+    """The master's address does not respond at all.
 
     ## Why it matters
     torch prints its first line after more than two minutes: `The server socket on [ADDR]:PORT has timed out, will retry.` The
@@ -291,7 +287,8 @@ def master_port_dropped(
     `The server socket on [ADDR]:PORT has timed out, will retry.`
 
     ## Fix
-    Open the master port between the nodes of the job, in the firewall of the master's node or in the security group.
+    Open the master port between the nodes of the job, in the firewall of the master's node, the security group, or the
+    NetworkPolicy of the pods.
 
     ## Example
     In the log of node 1:
@@ -325,7 +322,8 @@ def master_port_rejected(
     torch prints `errno: 113 - No route to host` although the route is fine, and retries until the timeout.
 
     ## Fix
-    Open the master port between the nodes of the job, in the firewall of the master's node.
+    Open the master port between the nodes of the job, in the firewall of the master's node or the NetworkPolicy of the
+    pods.
 
     ## Example
     In the log of node 1:
@@ -382,22 +380,11 @@ def _peer(net: Net, attempt: Attempt) -> str:
 _BY_NAME = (Operator.PYTORCHJOB, Operator.TRAINJOB)
 
 
-_SERVED = (Operator.JOB, Operator.STATEFULSET, Operator.JOBSET)
-
-
 @master_addr_unresolvable.look
 def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
-    """A first pod whose name does not resolve: a name without the pods' service, or pods that use the host's resolver."""
+    """A first pod whose name does not resolve, because the pods use the host's resolver."""
     for line in launch.lines:
-        pod, agent = line.pod, line.agent
-        if pod is not None and agent is not None and (given := _name_without_service(line, agent, pod)) is not None:
-            first = f"{pod.name}-{pod.role}-0-0" if pod.operator is Operator.JOBSET else f"{pod.name}-0"
-            wanted = f"{first}.{pod.service}" if pod.service else "a service in the pods' subdomain"
-            text = f"{given.value} does not resolve: the pods' service is {pod.service or 'not set'}"
-            if "." not in (given.value or ""):
-                text = f"{given.value} resolves in that pod only: the others need the pods' service in the name"
-            label = f"use {wanted}" if pod.service else "set the pods' service"
-            yield point(launch, line, given.value_word, text, wanted, None, label=label)
+        pod = line.pod
         if pod is None or pod.operator not in _BY_NAME or not pod.host_network or (pod.pods or 0) < 2:
             continue
         if pod.dns_policy not in (None, "ClusterFirst", "Default") or _has_own_address(line):
@@ -412,20 +399,26 @@ def pod_names_unresolvable(launch: Launch) -> Iterator[Finding]:
         )
 
 
-def _name_without_service(line: LaunchLine, layer: Layer, pod: Pod) -> Given | None:
-    """An address such as `train-0.train` whose second part is not the service of the pods, or `train-0` alone: a pod resolves
-    its own name, the others need the service.
+@master_addr_unresolvable.look
+def pod_names_of_other_services(submission: Submission) -> Iterator[Finding]:
+    """A master address such as `train-0.train` whose second part is not the subdomain of the pod, or `train-0` alone: a pod
+    resolves its own name, the others need the service.
     """
-    dest = "rdzv_endpoint" if layer.given("rdzv_endpoint") else "master_addr"
-    given = layer.given(dest)
-    if given is None or not is_known(given.value) or pod.name is None or pod.operator not in _SERVED:
-        return None
-    host, _ = parse_endpoint(given.value or "")
-    name = f"{pod.name}-{pod.role}-0" if pod.operator is Operator.JOBSET else pod.name
-    match = re.fullmatch(rf"{re.escape(name)}-\d+(?:\.([a-z0-9-]+)(\..*)?)?", host)
-    if match is None or (match[1] is None and (host in pod.services or (pod.pods or 0) < 2)):
-        return None
-    return given if match[1] != pod.service or match[1] is None else None
+    told = set()
+    services = {service.name for service in submission.services}
+    for host, _, _, mark in masters_of(submission):
+        pod, _, rest = host.partition(".")
+        given, domain = rest.partition(".")[0], submission.domains.get(pod)
+        is_served = given == domain if rest else pod in services
+        if domain is None or is_served or (mark.line, host) in told:
+            continue
+        told.add((mark.line, host))
+        wanted = f"{pod}.{domain}" if domain else "a service in the pods' subdomain"
+        text = f"{pod:.40}.{given:.40} does not resolve: the pods' service is {domain or 'not set'}"
+        if not rest:
+            text = f"{pod:.40} resolves in that pod only: the others need the pods' service in the name"
+        label = f"use {wanted:.50}" if domain else "set the pods' service"
+        yield at_mark(submission, mark, text, seen=host, expected=wanted, label=label)
 
 
 def _has_own_address(line: LaunchLine) -> bool:

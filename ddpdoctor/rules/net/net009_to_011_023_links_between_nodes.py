@@ -63,7 +63,7 @@ MOST_PAIRS = 8
         r"([Cc]onnect to \S+|Call to connect) failed : (No route to|Connection timed out|Software caused connection abort)",
         r"returned (Connection timed out|No route to host), exceeded error retry count",
         r"unable to complete a TCP connection",
-        r"socketPollConnect[^\n]*no POLLOUT events",
+        r"socketPollConnect[^\n]{0,300}no POLLOUT events",
     ),
 )
 def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:
@@ -74,8 +74,8 @@ def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:
     timeout, and NCCL hangs or fails with `No route to host`: both listen on ports that the kernel chooses.
 
     ## Fix
-    Open all TCP ports between the nodes of the job, not only the master port, in each node's firewall or in the cloud's
-    security group.
+    Open all TCP ports between the nodes of the job, not only the master port, in each node's firewall, the cloud's
+    security group, or the NetworkPolicy of the pods.
 
     ## Example
     In the log of rank 0:

@@ -33,7 +33,7 @@ __all__ = [
     "NET013",
     "local-addr-unresolvable",
     Severity.ERROR,
-    signatures=(r"trying to connect to \([^)]*(\.localdomain|\.arpa|\.local), \d+\)",),
+    signatures=(r"trying to connect to \([^()]{0,255}(\.localdomain|\.arpa|\.local), \d+\)",),
 )
 def local_addr_unresolvable(
     environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None
@@ -182,8 +182,8 @@ def hostname_resolves_to_loopback(
 
     ## Why it matters
     Gloo publishes that address, so the other ranks connect to themselves: `timed out connecting: SO_ERROR: Connection
-    refused, remote=[127.0.1.1]`. Debian and Ubuntu write this line into /etc/hosts; it is harmless on a single machine, and
-    with one such node a job may still work by luck, depending on which address is greater.
+    refused, remote=[127.0.1.1]`. Debian and Ubuntu write this line into /etc/hosts; it is harmless on a single
+    machine, and with one such node a job may still work, depending on which address is greater.
 
     ## Fix
     Map the hostname to the node's routable address in /etc/hosts of this node, or set GLOO_SOCKET_IFNAME to its
@@ -227,8 +227,8 @@ def own_hostname_resolves_elsewhere(environ: Environ, net: Net, versions: Versio
     """This node's own hostname resolves to an address of another machine.
 
     ## Why it matters
-    c10d publishes the name, so the ranks connect to another machine, or to none, and wait until the timeout. No message names
-    the stale entry.
+    c10d publishes the name, so the ranks connect to another machine, or to an unused address, and wait until the
+    timeout. No message names the stale entry.
 
     ## Fix
     Correct the entry of this host in /etc/hosts or DNS; until then set GLOO_SOCKET_IFNAME and `--local-addr` on this node.

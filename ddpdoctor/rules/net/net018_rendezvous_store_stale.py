@@ -46,7 +46,7 @@ def rendezvous_store_stale(launch: Launch) -> Iterator[Finding]:
         # before
         torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint etcd0:2379 --rdzv-id train train.py
         # after
-        torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint etcd0:2379 --rdzv-id train-$SLURM_JOB_ID train.py
+        torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint etcd0:2379 --rdzv-id train-2 train.py
     """
     earlier: dict[tuple[str | None, int | None, str | None], LaunchLine] = {}
     for line, layer, plan in agents(launch):

@@ -38,7 +38,7 @@ def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
     signatures=(
-        r"with (error|status=)\s?12\b[^\n]*vendor err 129",
+        r"with (error|status=)\s?12\b[^\n]{0,300}vendor err 129",
         r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",
     ),
 )
@@ -328,11 +328,11 @@ def rdma_device_not_in_container(
 
 @cause("NET041", "net-plugin-override", Severity.WARNING)
 def net_plugin_override(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator[Finding]:
-    """A network plugin replaces NCCL's own transport, whose settings then have no effect.
+    """A network plugin replaces NCCL's own transport and may ignore its settings.
 
     ## Why it matters
-    A libnccl-net.so found through LD_LIBRARY_PATH replaces NCCL's own network transport. NCCL_IB_* and NCCL_SOCKET_* may then
-    have no effect.
+    NCCL loads a libnccl-net.so that it finds through LD_LIBRARY_PATH instead of its own network transport. NCCL_IB_*
+    and NCCL_SOCKET_* may then have no effect.
 
     ## Fix
     Set NCCL_NET_PLUGIN=none on all nodes, or remove the plugin's folder from LD_LIBRARY_PATH, unless you want the plugin.
@@ -424,7 +424,7 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
             log, local, "RoCE uses a link-local address (GID), which no router forwards", blames_speaker=True
         )
         return
-    title = "An RDMA peer does not respond, maybe at an unroutable GID"
+    title = "An RDMA peer does not respond, possibly because its GID is not routable"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
 
 

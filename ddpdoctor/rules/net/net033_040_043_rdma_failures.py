@@ -19,8 +19,8 @@ from ddpdoctor.rules.net.rdma_use import needs_rdma, used
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
     signatures=(
-        r"with (error|status=)\s?4\b[^\n]*vendor err 81",
-        r"status=IBV_WC_LOC_PROT_ERR\(4\)[^\n]*vendor_err=81\b",
+        r"with (error|status=)\s?4\b[^\n]{0,300}vendor err 81",
+        r"status=IBV_WC_LOC_PROT_ERR\(4\)[^\n]{0,300}vendor_err=81\b",
     ),
 )
 def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> Iterator[Finding]:
@@ -86,7 +86,8 @@ def ib_link_flap(environ: Environ, net: Net, gpu: Gpu | None = None) -> Iterator
     status 12, appears on other nodes, and the link may be up again when it is checked.
 
     ## Fix
-    Take the node out of service and replace the cable or the transceiver; NCCL_IB_TIMEOUT=22 bridges short interruptions.
+    Take the node out of service and replace the cable or the transceiver; with NCCL_IB_TIMEOUT=22, jobs survive short
+    interruptions.
 
     ## Example
     In the log:

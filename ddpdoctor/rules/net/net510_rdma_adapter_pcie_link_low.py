@@ -12,14 +12,14 @@ from ddpdoctor.rules import cause
 
 @cause("NET510", "rdma-adapter-pcie-link-low", Severity.WARNING)
 def rdma_adapter_pcie_link_low(topo: Topo) -> Iterator[Finding]:
-    """The PCIe link of a network adapter has fewer lanes than the adapter supports, or is slower than those of its siblings.
+    """A network adapter's PCIe link has fewer lanes or a lower speed than expected.
 
     ## Why it matters
-    The adapter cannot reach the rate of its network port: `ib_write_bw` and NCCL between nodes reach a half or less, on this
-    node only. Network adapters keep their full link when they are idle, unlike GPUs.
+    The adapter cannot reach the rate of its network port: `ib_write_bw` and NCCL between nodes reach half of it or
+    less, on this node only. Unlike GPUs, network adapters keep their full link when they are idle.
 
     ## Fix
-    Reboot the node; if the link stays narrow, seat the adapter or its riser again, or move it to another slot.
+    Reboot the node; if the link stays slow, reseat the adapter or its riser, or move it to another slot.
 
     ## Example
 

@@ -92,8 +92,8 @@ def node_joined_late(probe: Probe | None = None, nodes: Nodes | None = None) -> 
     for clients`, and the late node would have waited alone.
 
     ## Fix
-    Start the nodes together (image pulls, queues, and shared file systems are the usual reasons), or raise
-    join_timeout.
+    Start the nodes together (image pulls, queues, and shared file systems are the usual reasons), or raise the timeout
+    (`--rdzv-conf join_timeout=1200` with c10d).
 
     ## Example
 

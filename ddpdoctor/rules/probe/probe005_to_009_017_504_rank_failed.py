@@ -91,9 +91,8 @@ def rank_stopped(probe: Probe) -> Iterator[Finding]:
     """A rank's process exists but is stopped.
 
     ## Why it matters
-    After SIGSTOP, in a debugger, or in a frozen container or cgroup, the process neither answers nor ends. The
-    others hang in their collective until `Timed out waiting …ms`, and then each surviving rank looks like the
-    culprit.
+    After SIGSTOP, in a debugger, or in a frozen container or cgroup, the process neither answers nor ends. The others
+    hang in their collective until `Timed out waiting …ms`, and then each surviving rank looks like the cause.
 
     ## Fix
     Continue the process on its node (`kill -CONT PID`) or end it; `grep State /proc/PID/status` shows T while it is
@@ -159,7 +158,7 @@ def _late(report: RankReport, what: str, path: str, seconds: float) -> Finding:
 
 @cause("PROBE009", "rank-stuck-elsewhere", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rank_stuck_elsewhere(probe: Probe) -> Iterator[Finding]:
-    """One rank is busy or waits in other code while the others wait for it in a collective.
+    """One rank is busy or blocked in other code while the others wait in a collective.
 
     ## Why it matters
     It waits for data, a file, a lock, or a computation and prints nothing. The ranks that reached the collective
@@ -223,7 +222,7 @@ def collective_value_wrong(probe: Probe) -> Iterator[Finding]:
 
 @cause("PROBE504", "collective-differs", Severity.ERROR, stage=CausalStage.MISMATCH)
 def collective_differs(probe: Probe) -> Iterator[Finding]:
-    """One rank calls another collective than the others, or the same one with another shape or dtype.
+    """One rank calls a different collective, or the same one with another shape or dtype.
 
     ## Why it matters
     Gloo aborts with `op.preamble.length <= op.nbytes` on either side, or returns without an error and hangs in the

@@ -22,7 +22,7 @@ SLOW_RAIL = 0.6
 
 @cause("PROBE011", "slow-gpu", Severity.WARNING)
 def slow_gpu(probe: Probe) -> Iterator[Finding]:
-    """One GPU exchanges data with all others of its node much slower than they do with each other.
+    """One GPU exchanges data much more slowly than the other GPUs of its node.
 
     ## Why it matters
     Every step takes as long as the slowest GPU, and no log shows which one that is.
@@ -50,7 +50,7 @@ def slow_gpu(probe: Probe) -> Iterator[Finding]:
 
 @cause("PROBE012", "slow-node", Severity.WARNING)
 def slow_node(probe: Probe) -> Iterator[Finding]:
-    """One node sends or receives much slower than the others, with every partner.
+    """One node sends or receives much more slowly than the others, with every partner.
 
     ## Why it matters
     All collectives run at its speed, and no log shows it. A card that negotiated a lower speed, a bad cable, a
@@ -75,7 +75,7 @@ def slow_node(probe: Probe) -> Iterator[Finding]:
 
 @cause("PROBE013", "slow-link", Severity.WARNING)
 def slow_link(probe: Probe) -> Iterator[Finding]:
-    """Two nodes exchange data with each other much slower than either does with the rest.
+    """Two nodes exchange data with each other much more slowly than with the other nodes.
 
     ## Why it matters
     A transfer of 4 MB may take 40 s without a message: collectives only wait.
@@ -167,14 +167,15 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
 
 @cause("PROBE015", "bandwidth-below-expected", Severity.WARNING)
 def bandwidth_below_expected(probe: Probe) -> Iterator[Finding]:
-    """A collective reaches less bus bandwidth than these ranks did before, or than this hardware usually reaches.
+    """A collective reaches less bus bandwidth than before, or than this hardware usually reaches.
 
     ## Why it matters
     The job runs, only slower, and without a number to compare with it stays unnoticed.
 
     ## Fix
     Look for NCCL_* settings that force a path, for fallbacks to sockets or shared memory, PCIe access control, and
-    slow links. Run `ddpdoctor probe --save-baseline FILE` on a healthy day to have numbers to compare with.
+    slow links. Run `ddpdoctor probe --save-baseline FILE` while the machine is healthy, to have numbers to compare
+    with.
 
     ## Example
 

@@ -66,7 +66,7 @@ def store_lost(probe: Probe) -> Iterator[Finding]:
 
     ## Why it matters
     The process that hosts it ended or was stopped, or the network to it failed. Ranks print `Failed to recv, got 0
-    bytes. Connection was likely closed.` and look guilty themselves.
+    bytes. Connection was likely closed.` and look like the cause themselves.
 
     ## Fix
     Check on the node of the master address that the launcher (or rank 0) is still running and not stopped.
@@ -88,8 +88,8 @@ def host_lost(probe: Probe) -> Iterator[Finding]:
     """A host of the job is no longer reachable.
 
     ## Why it matters
-    It lost power, crashed, or lost its network. Nothing closes the connections to it, so the other ranks wait in
-    their collective until `Timed out waiting …ms` and then look guilty themselves.
+    It lost power, crashed, or lost its network. Nothing closes the connections to it, so the other ranks wait in their
+    collective until `Timed out waiting …ms` and then look like the cause themselves.
 
     ## Fix
     Check that the host answers `ping`, and look at its console or its state in the scheduler; take it out of the
@@ -104,4 +104,4 @@ def host_lost(probe: Probe) -> Iterator[Finding]:
         # after: without node1
         sbatch --exclude=node1 job.sh
     """
-    yield from observed(probe.seen(Kind.HOST_LOST), expected="a sign of life twice a second")
+    yield from observed(probe.seen(Kind.HOST_LOST), expected="a heartbeat twice per second")

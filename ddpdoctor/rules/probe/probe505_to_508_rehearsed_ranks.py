@@ -81,6 +81,10 @@ def _has_other_cause(rehearsal: Rehearsal) -> bool:
         ObservationKind.BAD_ORDINAL,
         ObservationKind.REFUSED,
         ObservationKind.SECOND_INIT,
+        ObservationKind.UNUSED_PARAMETERS,
+        ObservationKind.FROZEN_AFTER_WRAP,
+        ObservationKind.SPAWN_UNDER_LAUNCHER,
+        ObservationKind.FOLDER_RACE,
     )
     return any(each.kind in causes for each in rehearsal.observations)
 
@@ -105,7 +109,7 @@ def _is_of_peer(rank: RehearsedRank, rehearsal: Rehearsal) -> bool:
 
 @cause("PROBE506", "rehearsed-rank-killed", Severity.ERROR, stage=CausalStage.DEATH)
 def rehearsed_rank_killed() -> None:
-    """A rank of the rehearsed script ended by a signal or with an exit code, without an exception.
+    """A rank of the rehearsed script ended without an exception, by a signal or exit code.
 
     ## Why it matters
     The launcher reports `exitcode: -11` or similar without a traceback, and ends all other ranks.
@@ -169,11 +173,11 @@ def signal_name(number: int) -> str:
 
 @cause("PROBE507", "rehearsed-rank-elsewhere", Severity.WARNING, stage=CausalStage.NOT_IN_COLLECTIVE)
 def rehearsed_rank_elsewhere() -> None:
-    """The ranks of the rehearsed script wait for one that is busy or waits for something else.
+    """The ranks of the rehearsed script wait for one that is busy or blocked.
 
     ## Why it matters
-    If it does not come within the timeout (10 minutes with nccl, 30 with gloo), the job ends with
-    `Watchdog caught collective operation timeout`.
+    If that rank does not arrive within the timeout (10 minutes with NCCL, 30 with Gloo), the job ends with `Watchdog
+    caught collective operation timeout`.
 
     ## Fix
     Look at the line where the rank is. If it only needs longer, rehearse with more time: `--seconds 300`.
@@ -205,14 +209,14 @@ def elsewhere(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("PROBE508", "rehearsal-end-caught", Severity.NOTE)
 def rehearsal_end_caught() -> None:
-    """The script catches every exception, also the one that ends its rehearsal.
+    """The script catches every exception, including the one that ends its rehearsal.
 
     ## Why it matters
     A bare `except:` or `except BaseException:` also swallows Ctrl-C and the exception of a rank that must end: the other ranks
     wait for it.
 
     ## Fix
-    Catch `Exception`, and let everything else pass.
+    Catch `Exception`, and let all other exceptions propagate.
 
     ## Example
         # before

@@ -29,7 +29,7 @@ WORDS = {
 
 @cause("PROBE520", "gpu-computes-slowly", Severity.WARNING)
 def gpu_computes_slowly(probe: Probe) -> Iterator[Finding]:
-    """A GPU multiplies matrices, or reads its own memory, more slowly than the other GPUs of the job.
+    """A GPU multiplies matrices or reads its memory more slowly than the job's other GPUs.
 
     ## Why it matters
     Every step takes as long as the slowest GPU, and no log shows which one that is.

@@ -39,6 +39,8 @@ def _finding(
 ) -> Finding:
     values = ", ".join(f"{name} {value}" for name, value in each.values.items())
     evidence = [Evidence(f"rehearsal.{named_place(rehearsal, each.place)}", values or ranges(each.ranks), expected)]
+    for outer in each.places[1:2]:
+        evidence.append(Evidence(f"rehearsal.{named_place(rehearsal, outer)}", "called from here", ""))
     if each.other is not None:
         evidence.append(Evidence(f"rehearsal.{named_place(rehearsal, each.other)}", "the other place", ""))
     return Finding(

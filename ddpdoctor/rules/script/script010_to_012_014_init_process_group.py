@@ -180,10 +180,10 @@ def _ranks_passed(module: Module, call: ast.Call, missing: list[str], method: as
 
 @cause("SCRIPT012", "init-method-unknown", Severity.ERROR, signatures=(r"No rendezvous handler for",))
 def init_method_unknown(script: Script) -> Iterator[Finding]:
-    """The init method uses a scheme that torch does not know.
+    """The init method uses a scheme that torch does not support.
 
     ## Why it matters
-    It fails with `RuntimeError: No rendezvous handler for slurm://`. torch knows only env://, tcp:// and file://.
+    It fails with `RuntimeError: No rendezvous handler for slurm://`. torch supports only env://, tcp:// and file://.
 
     ## Fix
     Use env://, and set RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT from the scheduler's variables.

@@ -528,3 +528,20 @@ def other_groups(rehearsal: Rehearsal) -> Iterator[Finding]:
     from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
 
     yield from difference_findings(rehearsal, DifferenceKind.GROUPS, label="later groups no longer match: hang")
+
+
+@rank_dependent_control_flow.look
+def local_value_decides(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A condition on a value that differs between ranks decides about collectives."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.LOCAL_DECISION,
+        lambda o, who: (
+            f"`{o.values['name']}` differs between ranks and decides about collectives: {o.values['values']}"
+        ),
+        label="ranks that decide differently deadlock",
+        expected="one decision for all ranks",
+    )

@@ -178,7 +178,7 @@ def ddp_mark_ready_twice() -> None:
     Severity.ERROR,
     signatures=(
         r"has \d+ params, while rank \d+ has inconsistent [1-9]",
-        r"in this process with (sizes|strides) [^\n]*appears not to match",
+        r"in this process with (sizes|strides) [^\n]{0,300}appears not to match",
     ),
 )
 def ddp_models_differ(script: Script) -> Iterator[Finding]:
@@ -310,3 +310,22 @@ def models_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
     from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
 
     yield from difference_findings(rehearsal, DifferenceKind.MODELS, label="the models differ between ranks")
+
+
+@ddp_unused_parameters.look
+def unused_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Parameters of a DDP model that got no gradient."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.UNUSED_PARAMETERS,
+        lambda o, who: (
+            f"parameters of the DDP model get no gradient: {o.values['names']}"
+            if o.values["names"]
+            else "parameters of the DDP model get no gradient"
+        ),
+        label="some of its parameters get no gradient",
+        expected="a loss that depends on all parameters",
+    )

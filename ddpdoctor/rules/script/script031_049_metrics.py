@@ -30,7 +30,7 @@ def metric_keys_differ(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     Logging with sync_dist, and a collective per key of a dict, communicate. A key that only one rank has makes that
-    rank wait, or pairs its number with another metric of the other ranks.
+    rank wait, or pairs its value with a different metric of the other ranks.
 
     ## Fix
     Log the same keys on all ranks at every step, with a neutral value where there is none.
@@ -151,7 +151,7 @@ def metric_not_reduced(script: Script) -> Iterator[Finding]:
     ## Fix
     Call all_reduce on the sum and on the count on all ranks, then log their quotient on rank 0.
 
-    `--diff` does not correct this: only the author knows over what the mean is taken.
+    `--diff` does not correct this: only the author knows what the mean is taken over.
 
     ## Example
         # before

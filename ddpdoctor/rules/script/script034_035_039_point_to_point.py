@@ -43,8 +43,8 @@ def send_recv_order(script: Script) -> Iterator[Finding]:
     """Two ranks both send first or both receive first.
 
     ## Why it matters
-    send and recv block until the other rank joins; with Gloo this is so even for one element. Both ranks wait: `Timed
-    out waiting 1800000ms for send operation to complete`.
+    send and recv block until the other rank makes the matching call; with Gloo, even for one element. Both ranks wait:
+    `Timed out waiting 1800000ms for send operation to complete`.
 
     ## Fix
     Order by rank: even ranks send first, odd ranks receive first.
@@ -172,8 +172,8 @@ def send_to_self(script: Script, launch: Launch | None = None) -> Iterator[Findi
     """A point-to-point call names its own rank or a rank that does not exist.
 
     ## Why it matters
-    The own rank fails with `Invalid destination rank: destination rank should not be the same as the rank of the
-    current process`. With a rank beyond the world, the others wait for a key until the timeout.
+    A send to the rank itself fails with `Invalid destination rank: destination rank should not be the same as the rank
+    of the current process`. With a rank beyond the world, the others wait for a key until the timeout.
 
     ## Fix
     Keep the peer inside the world: `(rank + 1) % world_size` for a ring.
@@ -195,7 +195,7 @@ def send_to_self(script: Script, launch: Launch | None = None) -> Iterator[Findi
                 module,
                 message.event.call,
                 f"rank {message.rank} {verb} {peer}",
-                "0 <= peer < world_size, not the own rank",
+                "0 <= peer < world_size, not the rank itself",
                 label="ValueError" if blocked.kind == "self" else "no such rank in this world",
                 edits=_within(module, message) if blocked.kind == "no_such_rank" else (),
             )
@@ -278,4 +278,4 @@ def no_counterpart(rehearsal: Rehearsal) -> Iterator[Finding]:
     from ddpdoctor.facts.rehearsal import DifferenceKind
     from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
 
-    yield from difference_findings(rehearsal, DifferenceKind.UNMATCHED, label="nothing answers this call: hang")
+    yield from difference_findings(rehearsal, DifferenceKind.UNMATCHED, label="no rank makes the matching call: hang")

@@ -103,7 +103,7 @@ def _folders_of_rank_zero(module: Module) -> Iterator[Finding]:
                         written.call,
                         f"rank {trace.context.rank} writes into {folder}, which rank 0 creates (line {made.call.lineno})",
                         "a barrier in between",
-                        label="the folder may not be there yet",
+                        label="the folder may not exist yet",
                         fix="Call `dist.barrier()` on all ranks after it is created.",
                     )
 
@@ -170,7 +170,7 @@ def _relaxed(module: Module, call: ast.Call, name: str) -> tuple[Edit, ...]:
     Severity.ERROR,
     signatures=(
         r"module 'transformers_modules\.[^']*' has no attribute",
-        r"unable to open file[^\n]*(safetensors|model)",
+        r"unable to open file[^\n]{0,300}(safetensors|model)",
     ),
 )
 def download_race(script: Script) -> Iterator[Finding]:
@@ -288,4 +288,19 @@ def written_by_all(rehearsal: Rehearsal) -> Iterator[Finding]:
         lambda o, who: f"{who} write {o.values['path'].rpartition('/')[2]} at the same time",
         label="all ranks write this file",
         expected="rank 0 only, or a file per rank",
+    )
+
+
+@shared_file_race.look
+def folder_race_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank writes into a folder that another one makes."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FOLDER_RACE,
+        lambda o, who: f"{who} writes into a folder that rank {o.values['maker']} makes, without a barrier",
+        label="the folder may not exist yet",
+        expected="a barrier after the folder is made",
     )

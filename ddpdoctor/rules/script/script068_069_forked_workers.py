@@ -167,7 +167,7 @@ def distributed_after_fork(script: Script) -> Iterator[Finding]:
     ## Fix
     Start children before init_process_group, or with `mp.get_context("spawn")` and a group of their own.
 
-    `--diff` does not correct this: only the author knows with which ranks the child is to communicate.
+    `--diff` does not correct this: only the author knows which ranks the child should communicate with.
 
     ## Example
         # before

@@ -24,7 +24,7 @@ def source_not_python(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     Every rank fails with `SyntaxError` before its first line runs, and a launcher prints it far above its own
-    `ChildFailedError`. The rest of the file was not checked; of a notebook, the other cells were.
+    `ChildFailedError`. The rest of the file was not checked; in a notebook, the other cells were.
 
     ## Fix
     Fix the syntax error, save the file as UTF-8, or port it from Python 2.
@@ -64,8 +64,8 @@ def source_nested_too_deeply(script: Script) -> Iterator[Finding]:
     """The script is nested too deeply to be checked.
 
     ## Why it matters
-    This file was not searched for faults. Long chains of elif and of operators count as levels; they are mostly in
-    generated code.
+    This file was not searched for faults. Each elif and each operator of a long chain counts as a level; such chains
+    are usually generated code.
 
     ## Fix
     Move generated code into a file of its own, to have the rest checked.

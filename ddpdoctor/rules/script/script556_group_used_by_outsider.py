@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
@@ -15,6 +16,9 @@ from ddpdoctor.scripts.simulation.subgroups import group_members
 from ddpdoctor.scripts.simulation.trace import Event
 from ddpdoctor.scripts.syntax.module import modules
 from ddpdoctor.scripts.syntax.vocabulary import GROUP_POSITION
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT556", "group-used-by-outsider", Severity.WARNING)
@@ -66,3 +70,20 @@ def _members(event: Event) -> tuple[int, ...] | None:
     given = event.argument(position, "group") if position is not None else None
     made = event.read(given)
     return group_members(event, made) if isinstance(made, CallResult) and made.name == "dist.new_group" else None
+
+
+@group_used_by_outsider.look
+def outsider_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Ranks call a collective of a group without being members."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.OUTSIDER,
+        lambda o, who: (
+            f"{who} call{'s' if len(o.ranks) == 1 else ''} {o.values['what']} of a group without being a member: nothing happens"
+        ),
+        label="its value stays that of this rank",
+        expected="members of the group only",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
@@ -15,6 +16,9 @@ from ddpdoctor.rules.script.script_questions import argument, each_rank, is_quie
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function, inner
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 _NOT_TRAINED = re.compile(
     r"(?i)label|target|idx|index|indices|mask|\bids?\b|_ids?$|size|length|count|image|input|data|^[ty]$"
@@ -33,11 +37,11 @@ def gathered_tensors_without_gradient(script: Script) -> Iterator[Finding]:
     """A loss is computed from the outputs of all_gather, which have no gradient.
 
     ## Why it matters
-    all_gather copies values without a gradient, also for the own part. The loss does not train the model: `element 0
-    of tensors does not require grad`, or the parameters silently stay as they are.
+    all_gather copies values without a gradient, including the rank's own part. The loss does not train the model:
+    `element 0 of tensors does not require grad`, or the parameters silently stay as they are.
 
     ## Fix
-    Put the own tensor back, `parts[rank] = x`, or gather with `torch.distributed.nn.functional.all_gather(x)`.
+    Put the rank's own tensor back, `parts[rank] = x`, or gather with `torch.distributed.nn.functional.all_gather(x)`.
 
     ## Example
         # before
@@ -292,7 +296,7 @@ def parameters_never_broadcast(script: Script) -> Iterator[Finding]:
     """Gradients are averaged by hand, but the models start with different parameters.
 
     ## Why it matters
-    Each rank applies the same update to other weights. The models never become equal, and no error says so.
+    Each rank applies the same update to different weights. The models never become equal, and no error says so.
 
     ## Fix
     Broadcast the parameters of rank 0 after the model is built: `dist.broadcast(p.data, src=0)` for each.
@@ -329,9 +333,9 @@ def parameters_never_broadcast(script: Script) -> Iterator[Finding]:
             yield point(
                 module,
                 built,
-                f"the model is built with another seed on each rank (line {seeds[0].lineno}) and never broadcast",
+                f"the model is built with a different seed on each rank (line {seeds[0].lineno}) and never broadcast",
                 "dist.broadcast of the parameters",
-                label="each rank has other weights",
+                label="each rank has different weights",
             )
 
 
@@ -359,3 +363,33 @@ def _model_after(module: Module, seed: ast.Call) -> ast.AST | None:
         and isinstance(n.value, ast.Call)
     ]
     return min(built, key=lambda n: n.lineno, default=None)
+
+
+@loss_reduced_before_backward.look
+def reduced_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A collective changed the loss in place before its backward pass."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.REDUCED_LOSS,
+        lambda o, who: f"the loss is changed by {o.values['what']} before its backward pass",
+        label="the gradient is that of another value",
+        expected="a detached copy of the loss",
+    )
+
+
+@parameters_never_broadcast.look
+def not_broadcast_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """The initial parameters differ, and only gradients are averaged."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.NEVER_BROADCAST,
+        lambda o, who: "the initial parameters differ between ranks, and only gradients are averaged",
+        label="each rank has different weights",
+        expected="dist.broadcast of the parameters",
+    )

@@ -21,7 +21,7 @@ def collective_list_length_mismatch() -> None:
     the one that is sent. It hangs, or fails with `UnpicklingError` or a size error of the backend.
 
     ## Fix
-    Make the list as long on all ranks: `objects = [value] if rank == 0 else [None]`.
+    Make the list equally long on all ranks: `objects = [value] if rank == 0 else [None]`.
 
     ## Example
         # before

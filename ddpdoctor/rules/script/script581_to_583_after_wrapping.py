@@ -57,7 +57,7 @@ def no_sync_around_last_micro_batch(script: Script) -> Iterator[Finding]:
                 contexts[0],
                 f"every backward pass runs under {code(module, contexts[0], 40)}: gradients are never averaged",
                 "the last micro batch outside no_sync",
-                label="the last backward pass is inside, too",
+                label="the last backward pass is inside as well",
             )
 
 
@@ -123,7 +123,7 @@ def requires_grad_changed_after_ddp(script: Script) -> Iterator[Finding]:
                 at,
                 f"requires_grad is changed after DDP() has wrapped the model (line {made.lineno})",
                 "before DDP()",
-                label="DDP decided before which gradients to average",
+                label="DDP has already chosen the gradients to average",
             )
 
 
@@ -240,4 +240,19 @@ def not_synchronized(rehearsal: Rehearsal) -> Iterator[Finding]:
         lambda o, who: "an optimizer step follows a backward pass that synchronizes no gradient",
         label="this backward pass does not synchronize",
         expected="the last backward pass before a step outside of no_sync()",
+    )
+
+
+@requires_grad_changed_after_ddp.look
+def frozen_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """requires_grad was changed after DDP was constructed."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.FROZEN_AFTER_WRAP,
+        lambda o, who: "requires_grad is changed after DDP has wrapped the model",
+        label="DDP still waits for the gradient of this parameter",
+        expected="requires_grad set before DDP is constructed",
     )

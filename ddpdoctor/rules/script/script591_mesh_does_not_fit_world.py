@@ -23,7 +23,7 @@ from ddpdoctor.scripts.syntax.module import modules
     signatures=(r"Mesh should not be bigger than default world size",),
 )
 def mesh_does_not_fit_world(script: Script, launch: Launch) -> Iterator[Finding]:
-    """The device mesh has another number of ranks than the launch line starts.
+    """The device mesh does not have as many ranks as the launch line starts.
 
     ## Why it matters
     A larger mesh fails with `RuntimeError: Mesh should not be bigger than default world size`. With a smaller one some

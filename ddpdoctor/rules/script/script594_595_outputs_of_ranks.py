@@ -184,7 +184,22 @@ def folder_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.FOLDERS_DIFFER,
-        lambda o, who: "every rank makes a run folder of its own",
+        lambda o, who: "every rank creates its own run folder",
         label="the name differs between ranks",
         expected="a name that rank 0 chooses and broadcasts",
+    )
+
+
+@tracker_on_every_rank.look
+def tracker_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """All ranks start a run."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.TRACKERS,
+        lambda o, who: f"every rank calls {o.values['what']}(): one run per rank",
+        label="one run per rank",
+        expected="rank 0 only",
     )

@@ -33,7 +33,7 @@ def _pairs(topo: Topo) -> list[Pair]:
     Severity.ERROR,
     yields_to=("ENV064",),
     signatures=(
-        r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]*peer access is not supported",
+        r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]{0,300}peer access is not supported",
         r"(?:^|['\"`(]|[^:] |[^r]: )peer access is not supported",
         r"Cuda failure 217\b",
     ),
@@ -84,11 +84,12 @@ def peer_access_none(topo: Topo, gpu: Gpu | None = None) -> Iterator[Finding]:
     """No pair of GPUs has peer access.
 
     ## Why it matters
-    NCCL copies between the GPUs through host memory (/dev/shm). That is normal on GeForce cards; on data-centre cards it means
-    that ACS, the IOMMU, a vGPU or a registry key of the driver blocks peer access.
+    NCCL copies between the GPUs through host memory (/dev/shm). That is normal on GeForce cards; on data-center cards
+    it means that ACS, the IOMMU, a vGPU or a registry key of the driver blocks peer access.
 
     ## Fix
-    Do nothing on GeForce cards. On data-centre cards check ACS, the IOMMU, virtualization and the driver's registry keys.
+    Do nothing on GeForce cards. On data-center cards, check ACS, the IOMMU, virtualization and the driver's registry
+    keys.
 
     ## Example
     ddpdoctor's message:

@@ -133,7 +133,7 @@ def fabric_unhealthy(topo: Topo) -> Iterator[Finding]:
     """The NVLink fabric of a GPU is in a degraded state.
 
     ## Why it matters
-    Bandwidth is lost or routes are missing, and only the health mask of the fabric shows it.
+    Bandwidth is lost or routes are missing, and only the fabric's health mask shows it.
 
     ## Fix
     Drain the node and read its fabric manager's log (/var/log/fabricmanager.log).

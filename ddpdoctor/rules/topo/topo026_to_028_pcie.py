@@ -61,7 +61,7 @@ def pcie_generation_low(gpu: Gpu) -> Iterator[Finding]:
     """A GPU's PCIe link is slower than it should be.
 
     ## Why it matters
-    Each generation less halves the bandwidth to host memory and to the NIC.
+    Each lower generation halves the bandwidth to host memory and to the NIC.
 
     ## Fix
     Check the slot, the riser and the PCIe setting of the BIOS on that node.

@@ -55,7 +55,7 @@ def nccl_network_devices_differ() -> None:
     signatures=(r"No transport found for rank \d+", r"Could not find any local path from gpu \d+ to net"),
 )
 def nccl_no_transport() -> None:
-    """NCCL has no way to send data between two ranks.
+    """NCCL has no transport between two ranks.
 
     ## Why it matters
     `No transport found for rank 0[…] -> rank 1[…]`: P2P, shared memory and the network were all disabled or do not apply.
@@ -97,8 +97,8 @@ def nic_link_types_mixed() -> None:
     """NCCL paired an InfiniBand port with an Ethernet (RoCE) port.
 
     ## Why it matters
-    `Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [2]mlx5_2:1/RoCE`: a node has adapters of both kinds, and NCCL
-    takes them in order. A single RoCE port for storage is enough.
+    `Attempted to connect incompatible devices: [0]mlx5_0:1/IB and [2]mlx5_2:1/RoCE`: a node has adapters of both
+    kinds, and NCCL uses them in order. A single RoCE port for storage is enough.
 
     ## Fix
     Set NCCL_IB_HCA on all nodes to the ports of one kind. `ibstat` shows the link layer of each port.

@@ -15,7 +15,7 @@ SWITCHES = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 
 @cause("VERSION001", "nccl-library-conflict", Severity.ERROR, signatures=(r"undefined symbol: nccl\w+",))
 def nccl_library_conflict(versions: Versions) -> Iterator[Finding]:
-    """Another NCCL library than the one that torch was built for would be loaded.
+    """torch would load a different NCCL library than the one that it was built for.
 
     ## Why it matters
     An older library lacks functions that torch calls: `import torch` itself fails with `undefined symbol:

@@ -21,7 +21,7 @@ CONSUMER = ("GeForce", "TITAN")
     signatures=("forward compatibility was attempted on non supported HW",),
 )
 def forward_compat_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
-    """A CUDA compatibility library would be loaded on hardware or with a driver that it does not support.
+    """torch would load a CUDA compatibility library that does not support this GPU or driver.
 
     ## Why it matters
     Container images bring a newer libcuda.so.1 in a folder `compat`, which works only on data-center GPUs with a

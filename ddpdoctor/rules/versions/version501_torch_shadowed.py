@@ -15,8 +15,8 @@ def torch_shadowed(versions: Versions) -> Iterator[Finding]:
     """Two versions of torch are installed for this Python, and one hides the other.
 
     ## Why it matters
-    The user's own site-packages or PYTHONPATH come before the environment. `pip list` shows one version and the
-    ranks import another, perhaps on some nodes only.
+    The user's own site-packages or PYTHONPATH come before the environment. `pip list` shows one version and the ranks
+    import another, possibly on some nodes only.
 
     ## Fix
     Uninstall one of them; PYTHONNOUSERSITE=1 makes Python ignore the user's own packages.

@@ -70,7 +70,7 @@ def _dashes(typo: Typo) -> list[SpanEdit] | None:
     Severity.ERROR,
     signatures=(
         r"unrecognized arguments: -(nproc|nnodes|node)",
-        r"dzv_\w+=?\S* does not match",
+        r"dzv_\w{1,40}(?:[^\w\s]\S{0,100})? does not match",
         r"ignored explicit argument 'aster_",
     ),
 )
@@ -104,7 +104,7 @@ def launcher_option_single_dash(launch: Launch) -> Iterator[Finding]:
     "LAUNCH014", "stray-word-before-script", Severity.ERROR, signatures=(r"can't open file '[^']*/\d+': \[Errno 2\]",)
 )
 def stray_word_before_script(launch: Launch) -> Iterator[Finding]:
-    """A word before the script belongs to no option, so the launcher runs it as the script.
+    """A word before the script belongs to no option and is run as the script.
 
     ## Why it matters
     In `--nproc_per_node 4 8 train.py` the script is 8: every worker fails with `can't open file '…/8': [Errno 2] No
@@ -112,7 +112,7 @@ def stray_word_before_script(launch: Launch) -> Iterator[Finding]:
     not found`.
 
     ## Fix
-    Use one value per option, and no blanks in lists.
+    Use one value per option, and no spaces in lists.
 
     ## Example
         can't open file '/home/me/8': [Errno 2] No such file or directory
@@ -125,8 +125,8 @@ def stray_word_before_script(launch: Launch) -> Iterator[Finding]:
     """
     message, label = "{word} would be run as the script", "one value per option"
     yield from _typo_findings(launch, TypoKind.STRAY, message, label, "no word here")
-    message, label = "{word} ends at the blank", "the shell runs the next word"
-    yield from _typo_findings(launch, TypoKind.LIST, message, label, "no blank in the list")
+    message, label = "{word} ends at the space", "the shell runs the next word"
+    yield from _typo_findings(launch, TypoKind.LIST, message, label, "no space in the list")
 
 
 @cause(
@@ -189,14 +189,14 @@ def smart_quote_in_option(launch: Launch) -> Iterator[Finding]:
 
 @cause("LAUNCH017", "no-break-space-in-command", Severity.ERROR)
 def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
-    """A blank of the launch line is a no-break space or a similar character.
+    """A space of the launch line is a no-break space or a similar character.
 
     ## Why it matters
     The shell does not split words there, so an option, its value and the script become one argument. torchrun then
     reports `the following arguments are required: training_script`, although the script is on the line.
 
     ## Fix
-    Type the blanks again.
+    Type the spaces again.
 
     ## Example
         error: the following arguments are required: training_script, training_script_args
@@ -207,8 +207,8 @@ def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
         # after
         torchrun --nproc_per_node=2 train.py
     """
-    message = "{word} has {characters} instead of a blank"
-    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the blanks again", "ASCII blanks")
+    message = "{word} has {characters} instead of a space"
+    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the spaces again", "ASCII blanks")
 
 
 @cause(
@@ -221,7 +221,7 @@ def arguments_quoted_together(launch: Launch) -> Iterator[Finding]:
     """Quotes join several arguments into one.
 
     ## Why it matters
-    The launcher runs an argument with a blank as the script: `'--nproc_per_node 2'` gives `unknown option
+    The launcher runs an argument with a space as the script: `'--nproc_per_node 2'` gives `unknown option
     --nproc_per_node 2`, and `'train.py --lr 1'` gives `can't open file '…/train.py --lr 1'`. A whole command in a
     quoted variable, `"$CMD"`, is looked up as one program: `command not found`.
 
@@ -245,14 +245,14 @@ def arguments_quoted_together(launch: Launch) -> Iterator[Finding]:
 
 @cause("LAUNCH019", "spaces-around-equals", Severity.ERROR, signatures=(r"Unsupported nproc_per_node value: =",))
 def spaces_around_equals(launch: Launch) -> Iterator[Finding]:
-    """There are blanks around the = of an option.
+    """An option has spaces around its =.
 
     ## Why it matters
-    The value of the option is then the sign itself, `Unsupported nproc_per_node value: =`, and the launcher runs the
-    next word as the script.
+    The value of the option is then the equals sign itself, `Unsupported nproc_per_node value: =`, and the launcher
+    runs the next word as the script.
 
     ## Fix
-    Write the option, the sign and the value without blanks.
+    Write the option, the equals sign and the value without spaces.
 
     ## Example
         ValueError: Unsupported nproc_per_node value: =
@@ -263,5 +263,5 @@ def spaces_around_equals(launch: Launch) -> Iterator[Finding]:
         # after
         torchrun --nproc_per_node=2 train.py
     """
-    message = "{word} is separated from its value by blanks"
+    message = "{word} is separated from its value by spaces"
     yield from _typo_findings(launch, TypoKind.SPACED_EQUALS, message, "use {meant}", "no blanks")

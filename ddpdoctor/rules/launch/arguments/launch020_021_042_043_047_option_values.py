@@ -78,7 +78,7 @@ def nproc_per_node_empty(launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     Usually a shell variable is not set: `--nproc-per-node=$NGPU` fails with `Unsupported nproc_per_node value: `. In
-    `--nproc-per-node $NGPU train.py` torchrun reads train.py as the number and asks for a script.
+    `--nproc-per-node $NGPU train.py` torchrun reads train.py as the number and reports that the script is missing.
 
     ## Fix
     Set the variable, or write a number, `gpu` or `auto`.
@@ -143,7 +143,7 @@ def nproc_per_node_invalid(launch: Launch) -> Iterator[Finding]:
     """--nproc-per-node is neither a positive number nor a word that torchrun accepts.
 
     ## Why it matters
-    torchrun fails with `ValueError: Unsupported nproc_per_node value: cuda`; upper case and 2.0 are refused too. 0
+    torchrun fails with `ValueError: Unsupported nproc_per_node value: cuda`; upper case and 2.0 are rejected too. Zero
     and negative numbers fail with an `AssertionError` without a message.
 
     ## Fix
@@ -278,7 +278,7 @@ def etcd_backend_not_installed(launch: Launch) -> Iterator[Finding]:
             yield finding.if_certain(False)  # a line does not show whether they are installed
 
 
-@cause("LAUNCH047", "nnodes-invalid", Severity.ERROR, signatures=(r"nnodes=\S+ is not in",))
+@cause("LAUNCH047", "nnodes-invalid", Severity.ERROR, signatures=(r"nnodes=\S{1,60} is not in",))
 def nnodes_invalid(launch: Launch) -> Iterator[Finding]:
     """--nnodes is neither a number nor MIN:MAX.
 

@@ -52,7 +52,7 @@ NOT_REMOVED = ("node_rank", "machine_rank")
     ),
 )
 def launcher_option_value_invalid(launch: Launch) -> Iterator[Finding]:
-    """An option of the launcher has a value that its parser refuses, or no value.
+    """An option of the launcher has a value that its parser rejects, or no value.
 
     ## Why it matters
     The launcher prints twenty lines of usage and `error: argument --node-rank/--node_rank: invalid int value: 'one'`,

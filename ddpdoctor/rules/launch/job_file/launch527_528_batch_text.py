@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpdoctor.facts.job_file import JobFile, TextSpan
+from ddpdoctor.facts.shell_text import TextSpan
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Edit, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.job_file.places import edit, row_of, text_of, where
+from ddpdoctor.rules.launch.job_file.places import edit, row_of, shell_of, text_of, where
 
 _SIZES = re.compile(
     r"#SBATCH\s+(?:--(?:nodes|ntasks|ntasks-per-node|gres|gpus|gpus-per-node|gpus-per-task|cpus-per-task|mem|time|partition|"
@@ -40,8 +41,8 @@ _LOGIN = re.compile(r"#!.*\b(?:ba|z|k)?sh\s+(?:-\w*[li]|--login)|#!.*\benv -S .*
     Severity.ERROR,
     explains=("LAUNCH510", "LAUNCH023", "LAUNCH035", "LAUNCH054", "LAUNCH058", "LAUNCH061"),
 )
-def sbatch_option_after_command(job_file: JobFile) -> Iterator[Finding]:
-    """#SBATCH lines after the first command, which sbatch ignores.
+def sbatch_option_after_command(submission: Submission) -> Iterator[Finding]:
+    """#SBATCH lines are after the first command, so sbatch ignores them.
 
     ## Why it matters
     sbatch stops reading options at the first command, so the job gets the defaults: one node and one task. The launcher
@@ -67,44 +68,45 @@ def sbatch_option_after_command(job_file: JobFile) -> Iterator[Finding]:
     sbatch(1): "sbatch will stop processing further #SBATCH directives once the first non-comment non-whitespace line has
     been reached in the script."
     """
-    late = job_file.late_options
-    if not late or not (job_file.commands or job_file.launches):
+    shell = shell_of(submission)
+    late = shell.late_options
+    if not late or not (shell.commands or submission.tasks):
         return
-    worst = next((each for each in late if _SIZES.match(text_of(job_file, each))), late[0])
-    is_size = _SIZES.match(text_of(job_file, worst)) is not None
-    option = re.sub(r"\s#.*|\s+$", "", text_of(job_file, worst))
+    worst = next((each for each in late if _SIZES.match(text_of(submission, each))), late[0])
+    is_size = _SIZES.match(text_of(submission, worst)) is not None
+    option = re.sub(r"\s#.*|\s+$", "", text_of(submission, worst))
     more = f" and {len(late) - 1} more" if len(late) > 1 else ""
     verb = "it is" if len(late) == 1 else "they are"
     yield Finding(
         f"sbatch ignores {option:.40}{more}: {verb} after the first command",
-        (Evidence("job_file.late_options", option, "above the first command"),),
-        where=where(job_file, worst.start),
+        (Evidence("submission.shell.late_options", option, "above the first command"),),
+        where=where(submission, worst.start),
         severity=None if is_size else Severity.WARNING,
         label="move it above the first command",
-        edits=tuple(_moved_up(job_file, late)),
+        edits=tuple(_moved_up(submission, late)),
     )
 
 
-def _moved_up(job_file: JobFile, late: tuple[TextSpan, ...]) -> Iterator[Edit]:
+def _moved_up(submission: Submission, late: tuple[TextSpan, ...]) -> Iterator[Edit]:
     """The rows below the last option that sbatch reads, or below the first line."""
-    rows = [row_of(job_file, each.start) for each in late]
-    options = [found.start() for found in re.finditer(r"^#SBATCH", job_file.text, re.MULTILINE)]
+    rows = [row_of(submission, each.start) for each in late]
+    options = [found.start() for found in re.finditer(r"^#SBATCH", submission.text, re.MULTILINE)]
     read = [at for at in options if at < rows[0].start]
-    at = row_of(job_file, read[-1]).end if read else 0
-    if not read and job_file.text.startswith("#!"):
-        at = row_of(job_file, 0).end
-    yield edit(job_file, at, at, "".join(text_of(job_file, row).rstrip("\n") + "\n" for row in rows))
+    at = row_of(submission, read[-1]).end if read else 0
+    if not read and submission.text.startswith("#!"):
+        at = row_of(submission, 0).end
+    yield edit(submission, at, at, "".join(text_of(submission, row).rstrip("\n") + "\n" for row in rows))
     for row in rows:
-        yield edit(job_file, row.start, row.end, "")
+        yield edit(submission, row.start, row.end, "")
 
 
 @cause("LAUNCH528", "conda-activate-without-hook", Severity.WARNING)
-def conda_activate_without_hook(job_file: JobFile) -> Iterator[Finding]:
+def conda_activate_without_hook(submission: Submission) -> Iterator[Finding]:
     """A script runs `conda activate` in a shell that does not have conda's shell function.
 
     ## Why it matters
-    `conda activate` needs a function that ~/.bashrc defines for interactive shells only. The script prints `CondaError: Run
-    'conda init' before 'conda activate'` and goes on with the Python of the shell that started it.
+    `conda activate` needs a function that ~/.bashrc defines for interactive shells only. The script prints
+    `CondaError: Run 'conda init' before 'conda activate'` and continues with the Python of the shell that started it.
 
     ## Fix
     Load the function first: `eval "$(conda shell.bash hook)"`.
@@ -121,22 +123,23 @@ def conda_activate_without_hook(job_file: JobFile) -> Iterator[Finding]:
         conda activate train
         torchrun --standalone --nproc-per-node=4 train.py
     """
-    if not job_file.launches or _LOGIN.match(job_file.text):
+    shell = shell_of(submission)
+    if not submission.tasks or _LOGIN.match(shell.text):
         return
-    for command in job_file.commands:
+    for command in shell.commands:
         name = command.words[0].rpartition("/")[2]
         if name in _HOOKS or (name == "conda" and command.words[1:2] == ("init",)):
             return
         if command.words[:2] == ("conda", "activate"):
-            row = row_of(job_file, command.span.start)
-            indent = job_file.text[row.start : command.span.start]
+            row = row_of(submission, command.span.start)
+            indent = submission.text[row.start : command.span.start]
             can_insert = not indent.strip() and command.is_certain
             hook = f'{indent}eval "$(conda shell.bash hook)"\n'
             yield Finding(
                 "conda activate fails: this shell does not have conda's function",
-                (Evidence("job_file.commands", " ".join(command.words)[:60], "the hook before it"),),
-                where=where(job_file, command.span.start),
+                (Evidence("submission.shell.commands", " ".join(command.words)[:60], "the hook before it"),),
+                where=where(submission, command.span.start),
                 label="load conda's hook first",
-                edits=(edit(job_file, row.start, row.start, hook),) if can_insert else (),
+                edits=(edit(submission, row.start, row.start, hook),) if can_insert else (),
             )
             return

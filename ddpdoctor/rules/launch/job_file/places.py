@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-from ddpdoctor.facts.job_file import JobFile, TextSpan
+from ddpdoctor.facts.gaps import CannotLook, Why
+from ddpdoctor.facts.shell_text import ShellText, TextSpan
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Edit, Where
 
-__all__ = ["edit", "row_of", "rows_of", "text_of", "where"]
+__all__ = ["edit", "row_of", "rows_of", "shell_of", "text_of", "where"]
 
 
-def text_of(job_file: JobFile, span: TextSpan) -> str:
+def shell_of(submission: Submission) -> ShellText:
+    """The text of a shell or batch file.
+
+    Raises:
+        CannotLook: it is another file.
+    """
+    if submission.shell is None:
+        raise CannotLook("no shell or batch file was given", Why.NOT_HERE)
+    return submission.shell
+
+
+def text_of(submission: Submission, span: TextSpan) -> str:
     """The text of a span."""
-    return job_file.text[span.start : span.end]
+    return submission.text[span.start : span.end]
 
 
-def where(job_file: JobFile, at: int) -> Where:
+def where(submission: Submission, at: int) -> Where:
     """The place of a character."""
-    line, column = _place(job_file.text, at)
-    return Where(file=job_file.path, line=line, column=column)
+    line, column = _place(submission.text, at)
+    return Where(file=submission.file, line=line, column=column)
 
 
-def edit(job_file: JobFile, start: int, end: int, text: str) -> Edit:
+def edit(submission: Submission, start: int, end: int, text: str) -> Edit:
     """The correction that replaces these characters."""
-    return Edit(job_file.path, *_place(job_file.text, start), *_place(job_file.text, end), text)
+    return Edit(submission.file, *_place(submission.text, start), *_place(submission.text, end), text)
 
 
-def row_of(job_file: JobFile, at: int) -> TextSpan:
+def row_of(submission: Submission, at: int) -> TextSpan:
     """The row of a character, with its newline."""
-    start = job_file.text.rfind("\n", 0, at) + 1
-    end = job_file.text.find("\n", at)
-    return TextSpan(start, len(job_file.text) if end < 0 else end + 1)
+    start = submission.text.rfind("\n", 0, at) + 1
+    end = submission.text.find("\n", at)
+    return TextSpan(start, len(submission.text) if end < 0 else end + 1)
 
 
-def rows_of(job_file: JobFile) -> list[str]:
+def rows_of(submission: Submission) -> list[str]:
     """The rows of the file, without newlines."""
-    return job_file.text.split("\n")
+    return submission.text.split("\n")
 
 
 def _place(text: str, at: int) -> tuple[int, int]:

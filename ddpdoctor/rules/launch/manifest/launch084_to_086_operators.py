@@ -160,7 +160,7 @@ def _other_job(address: str, pod: Pod) -> str | None:
 
 @cause("LAUNCH086", "pod-rank-used-as-process-rank", Severity.ERROR)
 def pod_rank_used_as_process_rank(launch: Launch) -> Iterator[Finding]:
-    """The index of the pod is used as a process rank, or the number of pods as the number of processes.
+    """The pod's index is used as a process rank, or the pod count as process count.
 
     ## Why it matters
     RANK and WORLD_SIZE of a PyTorchJob count pods. With several GPUs per pod, ranks collide (`Duplicate GPU

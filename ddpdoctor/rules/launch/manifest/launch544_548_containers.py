@@ -20,11 +20,11 @@ _LAUNCH = re.compile(r"torchrun|accelerate|deepspeed|torch\.distributed|mpirun|m
 
 @cause("LAUNCH544", "master-not-a-service", Severity.ERROR)
 def master_not_a_service(submission: Submission) -> Iterator[Finding]:
-    """The master address of a Docker Compose file is not the name of one of its services.
+    """The master address in a Docker Compose file is not one of its services.
 
     ## Why it matters
-    Compose's DNS knows services, container names and aliases. For any other name the ranks fail with `Name or service
-    not known`, or wait until a timeout.
+    Compose's DNS resolves services, container names and aliases. For any other name the ranks fail with `Name or
+    service not known`, or wait until a timeout.
 
     ## Fix
     Use the name of the service in which rank 0 runs.
@@ -83,9 +83,10 @@ def exec_form_not_expanded(submission: Submission) -> Iterator[Finding]:
     The launcher gets the words as written: torchrun fails with `ValueError: Unsupported nproc_per_node value: $NGPUS`.
 
     ## Fix
-    Use the form for a shell, without brackets.
+    Use the shell form of the instruction, without brackets.
 
-    `CMD torchrun --nproc-per-node=$NGPUS train.py`. Or name the shell: `CMD ["sh", "-c", "exec torchrun …"]`.
+    For example: `CMD torchrun --nproc-per-node=$NGPUS train.py`. Or name the shell: `CMD ["sh", "-c", "exec torchrun
+    …"]`.
 
     ## Example
         ValueError: Unsupported nproc_per_node value: $NGPUS

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpdoctor.facts.launch.words import Mark, is_known
-from ddpdoctor.facts.submission import ClusterService, Submission, Task
+from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.submission import ClusterService, PodSet, Submission
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of, option_mark
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, masters_of
 
 __all__: list[str] = []
 
 
 @cause("LAUNCH545", "service-misses-master", Severity.ERROR)
 def service_misses_master(submission: Submission) -> Iterator[Finding]:
-    """The Service in the master address does not lead to the pod of rank 0.
+    """The Service in the master address does not route to the pod of rank 0.
 
     ## Why it matters
-    With a selector that fits no pod the name does not resolve; a Service with an address of its own passes on only the ports
-    that it lists. With a Service over all pods some connections go to pods that do not listen: `Connection refused`, or a wait.
+    With a selector that fits no pod the name does not resolve; a Service with a cluster IP forwards only the ports
+    that it lists. With a Service over all pods, some connections go to pods that do not listen: `Connection refused`,
+    or a wait.
 
     ## Fix
     Use the name of the pod with rank 0: `trainer-0.SERVICE`.
@@ -40,7 +41,7 @@ def service_misses_master(submission: Submission) -> Iterator[Finding]:
     """
     services = {service.name: service for service in submission.services}
     told = set()
-    for host, port, pods, mark in _masters(submission):
+    for host, port, pods, mark in masters_of(submission):
         labels = host.split(".")
         is_pod = len(labels) > 1 and labels[1] in services and labels[0] not in services
         service = services.get(labels[1] if is_pod else labels[0])
@@ -48,25 +49,6 @@ def service_misses_master(submission: Submission) -> Iterator[Finding]:
         if found is not None and (service, mark.line) not in told:
             told.add((service, mark.line))
             yield found
-
-
-def _masters(submission: Submission) -> Iterator[tuple[str, int | None, int, Mark]]:
-    """The master of each job with several pods, its port, the pods of the job, and where the address is written."""
-    for step, task, agent in agents_of(submission):
-        if len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
-            settings = agent.plan.settings
-            word = settings["rdzv_endpoint"].word or settings["master_addr"].word
-            yield agent.plan.host, agent.plan.port, len(step.hosts), mark_of(task, word)
-    for step in submission.steps:
-        for task in step.tasks if step.is_certain and not step.job.agents and len(step.hosts) > 1 else ():
-            host, port = (task.line.environ.variables.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
-            if host and is_known(host):
-                number = int(port) if port is not None and port.isdigit() else None
-                yield host, number, len(step.hosts), _place(submission, task)
-
-
-def _place(submission: Submission, task: Task) -> Mark:
-    return task.set_at.get("MASTER_ADDR") or option_mark(submission, task)
 
 
 def _wrong(
@@ -118,11 +100,24 @@ def pods_not_at_the_same_time(submission: Submission) -> Iterator[Finding]:
             expected = agent.plan.nnodes
             if task.host not in each.pods or expected is None or expected[0] <= each.at_once:
                 continue
+            if each.is_ordered:
+                yield _started_in_order(submission, each, expected[0])
+                break
             verb = "runs" if each.at_once == 1 else "run"
             text = f"{each.at_once} of {each.needed} pods {verb} at a time, but torchrun waits for {expected[0]}"
             meant = f"parallelism: {each.needed}"
             yield at_mark(submission, each.at, text, seen=str(each.at_once), expected=meant, label=f"use {meant}")
             break
+
+
+def _started_in_order(submission: Submission, pods: PodSet, expected: int) -> Finding:
+    text = f"the StatefulSet starts a pod when the one before is ready, but torchrun waits for {expected}"
+    meant = "podManagementPolicy: Parallel"
+    fix = f"Set `{meant}`, unless the probe succeeds before the rendezvous."
+    warning = Severity.WARNING
+    return at_mark(
+        submission, pods.at, text, seen="OrderedReady", expected=meant, label=f"use {meant}", severity=warning, fix=fix
+    )
 
 
 @cause("LAUNCH549", "ray-told-other-gpus", Severity.ERROR)

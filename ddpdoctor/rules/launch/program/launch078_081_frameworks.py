@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
-from ddpdoctor.facts.launch.record import Launch, StartedScript
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import SpanEdit, Word, escape, is_known
 from ddpdoctor.facts.submission import Launcher, Submission, Task
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, base_name, before, point, revalue, spelled
 from ddpdoctor.rules.launch.program.launch049_to_051_053_to_056_launcher_of_program import plain_python
-from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, has_one_node_by_default, option_mark
 
 
 @cause(
@@ -114,27 +114,33 @@ def sizes_of_the_scheduler(submission: Submission) -> Iterator[Finding]:
     told = set()
     for step in submission.steps:
         task = step.tasks[0]
-        script, launcher = task.script, task.launcher
-        if task.layer.launcher is not LauncherKind.PYTHON or script is None or not step.is_certain:
+        launcher = task.launcher
+        if task.layer.launcher is not LauncherKind.PYTHON or not step.is_certain or not _uses_lightning(task):
             continue
-        if (
-            launcher is None
-            or launcher.name != "srun"
-            or not {"lightning", "pytorch_lightning"} & set(script.frameworks)
-        ):
+        if launcher is None or launcher.name != "srun":
             continue
-        found = _difference(submission, task, script, launcher)
+        found = _difference(submission, task, launcher)
         if found is not None and launcher.at not in told:
             told.add(launcher.at)
             yield found
 
 
-def _difference(submission: Submission, task: Task, script: StartedScript, launcher: Launcher) -> Finding | None:
+def _uses_lightning(task: Task) -> bool:
+    script = task.script
+    return bool(task.trainer) or (
+        script is not None and not {"lightning", "pytorch_lightning"}.isdisjoint(script.frameworks)
+    )
+
+
+def _difference(submission: Submission, task: Task, launcher: Launcher) -> Finding | None:
     """The first thing that differs, in the order in which Lightning looks."""
     environ = task.line.environ.variables
     tasks, per_node = launcher.tasks, environ.get("SLURM_NTASKS_PER_NODE")
-    devices, nodes = script.trainer_devices, script.trainer_nodes or 1
-    knows_sizes = devices is not None or script.trainer_nodes is not None
+    script = task.script
+    devices = task.trainer.get("devices", None if script is None else script.trainer_devices)
+    given_nodes = task.trainer.get("num_nodes", None if script is None else script.trainer_nodes)
+    nodes = given_nodes or 1
+    knows_sizes = devices is not None or given_nodes is not None
     if is_known(environ.get("SLURM_JOB_NAME")) and environ["SLURM_JOB_NAME"] in ("bash", "interactive"):
         return None
     if per_node is None and tasks > 1:
@@ -153,6 +159,14 @@ def _difference(submission: Submission, task: Task, script: StartedScript, launc
         text = f"{count_of(len(launcher.hosts), 'node')}, but Lightning has num_nodes={nodes}"
         meant = f"num_nodes={len(launcher.hosts)}"
         return at_mark(submission, mark, text, seen=str(nodes), expected=meant, label=f"Trainer needs {meant}")
+    if nodes > 1 and has_one_node_by_default(submission, task):
+        mark, text = (
+            option_mark(submission, task),
+            f"Lightning has num_nodes={nodes}, but sbatch allocates 1 node by default",
+        )
+        fix, label = f"Add `#SBATCH --nodes={nodes}`.", "1 node by default"
+        seen, severity = str(nodes), Severity.WARNING
+        return at_mark(submission, mark, text, seen=seen, expected="1 node", label=label, severity=severity, fix=fix)
     if devices is not None and tasks != devices * nodes and _nodes_are_known(submission, launcher):
         mark = option_mark(submission, task, "-n", "--ntasks")
         text = f"srun starts {count_of(tasks, 'task')}, but Lightning expects {devices * nodes}"

@@ -89,7 +89,7 @@ def _certain(plan: Plan) -> bool:
 
 @cause("LAUNCH025", "multinode-without-rendezvous", Severity.ERROR, explains=("ENV017", "PROBE001"))
 def multinode_without_rendezvous(launch: Launch) -> Iterator[Finding]:
-    """--nnodes is above 1, without a rendezvous address.
+    """--nnodes is above 1, but there is no rendezvous address.
 
     ## Why it matters
     Every node becomes node rank 0, opens its own store on 127.0.0.1:29500, and prints nothing for 15 minutes. Then it

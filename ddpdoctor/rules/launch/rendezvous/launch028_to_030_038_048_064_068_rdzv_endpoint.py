@@ -96,8 +96,7 @@ def c10d_endpoint_without_port(launch: Launch) -> Iterator[Finding]:
     """The --rdzv-endpoint of a c10d rendezvous has no port.
 
     ## Why it matters
-    The default port 29400 is used. A node whose line names another port, or 29500 out of habit, never joins the
-    others.
+    The default port 29400 is used. A node whose line names another port, such as 29500, never joins the others.
 
     ## Fix
     Add the port to the host.

@@ -55,7 +55,7 @@ def _visible(line: LaunchLine) -> int | None:
     "LAUNCH022", "nproc-per-node-gpu-without-gpu", Severity.ERROR, signatures=(r"ValueError: Cuda is not available\.",)
 )
 def nproc_per_node_gpu_without_gpu(launch: Launch, gpu: Gpu) -> Iterator[Finding]:
-    """--nproc-per-node=gpu on a node without a GPU.
+    """--nproc-per-node=gpu is given on a node without a visible GPU.
 
     ## Why it matters
     torchrun fails with `ValueError: Cuda is not available.`: there is no driver, torch was built without CUDA, or the
@@ -279,14 +279,14 @@ def deepspeed_hostfile_missing(launch: Launch) -> Iterator[Finding]:
     signatures=(r"Cannot specify num_nodes/gpus with include/exclude",),
 )
 def deepspeed_selection_conflict(launch: Launch) -> Iterator[Finding]:
-    """deepspeed options that exclude each other: --include, --exclude, and --num_gpus or --num_nodes.
+    """deepspeed is given options that exclude each other, such as --include and --num_gpus.
 
     ## Why it matters
     deepspeed fails with `ValueError: Cannot specify num_nodes/gpus with include/exclude`, or `include_str and
     exclude_str are mutually exclusive.`
 
     ## Fix
-    Keep only one of them.
+    Keep only one of --include, --exclude, and --num_gpus or --num_nodes.
 
     ## Example
         ValueError: Cannot specify num_nodes/gpus with include/exclude

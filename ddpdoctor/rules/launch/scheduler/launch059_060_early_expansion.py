@@ -31,7 +31,7 @@ EARLY = re.compile(r"(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID|SLURM_LOCALID)\b")
     repairs=("escape", "node-rank", "wrap"),
 )
 def node_rank_expanded_too_early(launch: Launch) -> Iterator[Finding]:
-    """The shell of the batch script expands the node rank, so it is 0 on every node.
+    """The batch script's shell expands the node rank, so it is 0 on every node.
 
     ## Why it matters
     `$SLURM_NODEID` is expanded before srun runs, where it is 0, so every node becomes node rank 0. On different hosts
@@ -117,7 +117,7 @@ def ranks_of_the_batch_step(submission: Submission) -> Iterator[Finding]:
     repairs=("wrap", "escape", "export-list"),
 )
 def scheduler_variable_unset(launch: Launch) -> Iterator[Finding]:
-    """An option with the number or rank of nodes is empty, because its variable is not set in this shell.
+    """The number or rank of nodes is empty, because its variable is not set here.
 
     ## Why it matters
     torchrun fails with `invalid literal for int() with base 10: ''`. SLURM_NNODES exists inside the allocation or the
@@ -170,6 +170,24 @@ def variables_of_tasks_outside(submission: Submission) -> Iterator[Finding]:
             fix = _fix_in_pod(submission, task)
             yield at_mark(submission, mark, text, seen="", expected="a number", label=label, fix=fix)
             return
+
+
+@scheduler_variable_unset.look
+def variables_of_ranks_outside(submission: Submission) -> Iterator[Finding]:
+    """mpirun or srun gives its ranks an empty RANK, because the shell around it expands a variable that only tasks have."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain and not step.job.agents else ():
+            name = next((name for name in _OF_RANKS if task.line.environ.variables.get(name) == ""), None)
+            if name is None or name not in task.set_at or task.launcher is None:
+                continue
+            text = f"{name} is empty in every process of {task.launcher.name}: the shell around it expands the variable"
+            label = "set only in the tasks"
+            fix = "Set it inside the task: `bash -c 'RANK=$OMPI_COMM_WORLD_RANK …'`, in single quotes."
+            yield at_mark(submission, task.set_at[name], text, seen="", expected="a number", label=label, fix=fix)
+            return
+
+
+_OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 def _fix_in_pod(submission: Submission, task: Task) -> str:

@@ -250,7 +250,7 @@ def only_the_first_node(submission: Submission) -> Iterator[Finding]:
     everywhere = {host for step in submission.steps for host in step.hosts}
     if (grant.nodes or 1) < 2 or len(everywhere) > 1 or not submission.steps:
         return
-    starter = {"Slurm": "srun", "PBS": "mpiexec", "LSF": "blaunch or jsrun", "Flux": "flux run"}.get(grant.scheduler)
+    starter = _STARTERS.get(grant.scheduler)
     for step, task, agent in agents_of(submission):
         expected = agent.plan.nnodes
         if task.via or step.is_background or expected is None or expected[0] < 2 or starter is None:
@@ -259,6 +259,16 @@ def only_the_first_node(submission: Submission) -> Iterator[Finding]:
             continue
         name = "torchrun" if agent.layer.launcher is not LauncherKind.ACCELERATE else "accelerate"
         text = f"{name} runs only on the first of {grant.nodes} nodes"
-        label = f"start it with {starter}"
-        yield at_mark(submission, mark_of(task, None), text, seen=name, expected=starter, label=label)
+        label, fix = f"start it with {starter}", f"Start it on every node, with {starter}."
+        yield at_mark(submission, mark_of(task, None), text, seen=name, expected=starter, label=label, fix=fix)
         return
+
+
+_STARTERS = {
+    "Slurm": "srun",
+    "PBS": "mpiexec",
+    "LSF": "blaunch or jsrun",
+    "Flux": "flux run",
+    "Grid Engine": "mpirun or qrsh -inherit",
+}
+"""What starts a program on the other hosts of a job."""

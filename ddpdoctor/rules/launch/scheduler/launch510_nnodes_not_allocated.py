@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.job import Agent
-from ddpdoctor.facts.job_file import FileLaunch, JobFile
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Operator
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
@@ -15,10 +14,10 @@ from ddpdoctor.facts.submission import Launcher, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, number, option
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.job_file.places import where
+from ddpdoctor.rules.launch.job_file.places import shell_of, where
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, has_one_node_by_default, mark_of
 
 __all__ = ["is_one_of_several"]
 
@@ -31,10 +30,10 @@ def nnodes_not_allocated(launch: Launch) -> Iterator[Finding]:
 
     ## Why it matters
     If it is too large, every torchrun waits for missing nodes: 10 minutes with c10d, 15 with static. If it is too
-    small, some nodes train and the others wait, or disturb them with ranks that already exist.
+    small, some nodes train and the others wait, or join with ranks that already exist.
 
     ## Fix
-    Use the number of the scheduler: `--nnodes=$SLURM_NNODES`.
+    Use the scheduler's number of nodes: `--nnodes=$SLURM_NNODES`.
 
     In a manifest, use the number of pods.
 
@@ -82,26 +81,27 @@ def is_one_of_several(line: LaunchLine, srun: Layer) -> bool:
 
 
 @nnodes_not_allocated.look
-def nodes_over_ssh(job_file: JobFile) -> Iterator[Finding]:
+def nodes_over_ssh(submission: Submission) -> Iterator[Finding]:
     """ssh or pdsh starts launchers on fewer hosts than each of them waits for, and nothing else of the file starts one."""
-    jobs: dict[tuple[object, ...], list[FileLaunch]] = {}
-    for each in job_file.launches:
-        plan = each.line.plan
+    is_complete = shell_of(submission).is_complete and all(step.is_certain for step in submission.steps)
+    jobs: dict[tuple[object, ...], list[Task]] = {}
+    for task in submission.tasks:
+        plan = task.line.plan
         if plan is not None and plan.is_multinode:
-            jobs.setdefault((plan.nnodes, plan.host, plan.port), []).append(each)
+            jobs.setdefault((plan.nnodes, plan.host, plan.port), []).append(task)
     for members in jobs.values():
         first = members[0]
         plan = first.line.plan
         hosts = {each.host for each in members}
-        is_known = all(each.is_certain and UNKNOWN not in each.host for each in members) and job_file.is_complete
+        is_known = is_complete and all(UNKNOWN not in task.host for task in members)
         is_remote = any(name in REMOTE for each in members for name in each.via)
         if plan is None or plan.nnodes is None or not is_known or not is_remote or len(hosts) < 2:
             continue
         if len(members) == len(hosts) < plan.nnodes[0]:
             yield Finding(
                 f"--nnodes={plan.nnodes[0]}, but the file starts {len(hosts)} nodes",
-                (Evidence("job_file.launches", str(plan.nnodes[0]), str(len(hosts))),),
-                where=where(job_file, first.span.start),
+                (Evidence("submission.steps", str(plan.nnodes[0]), str(len(hosts))),),
+                where=where(submission, first.span.start),
                 label=f"{len(hosts)} nodes are started",
             )
 
@@ -149,16 +149,45 @@ def _on_every_node(submission: Submission, task: Task, agent: Agent) -> Finding 
     return at_mark(submission, mark_of(task, word), text, seen=str(expected[1]), expected=meant, label=f"use {meant}")
 
 
-_STARTERS = ("srun", "jsrun", "flux", "mpiexec", "mpirun")
+_STARTERS = ("srun", "jsrun", "flux", "mpiexec", "mpirun", "mpiexec.hydra", "blaunch", "pbsdsh")
 
 
 def _is_counted(submission: Submission, launcher: Launcher) -> bool:
     """Whether the nodes on which a launcher works are known: by its own options, or those of the batch script."""
     own = {"-N", "--nodes", "--het-group", "-H", "--host", "--hostfile", "-hostfile", "-hosts"} & launcher.places.keys()
     script = {"-N", "--nodes", "-w", "--nodelist", "-l"} & submission.grant.places.keys()
-    if {"-w", "--nodelist", "-r", "--relative", "-x", "--exclude"} & launcher.places.keys():
+    if launcher.name == "srun" and {"-w", "--nodelist", "-r", "--relative", "-x", "--exclude"} & launcher.places.keys():
         return False  # one step per node, which other steps join
+    if launcher.name in ("blaunch", "pbsdsh"):
+        return submission.grant.nodes is not None and set(launcher.hosts) == _all_hosts(submission)
     return bool(own) or (bool(script) and submission.grant.nodes is not None)
+
+
+@nnodes_not_allocated.look
+def nodes_by_default(submission: Submission) -> Iterator[Finding]:
+    """The batch script says how many tasks and GPUs a node has, but not how many nodes: sbatch allocates one."""
+    for _, task, agent in agents_of(submission):
+        expected, word = agent.plan.nnodes, agent.plan.settings["nnodes"].word
+        if expected is None or expected[0] < 2 or word is None or agent.plan.is_standalone:
+            continue
+        if has_one_node_by_default(submission, task):
+            text = f"{_spelled(agent, expected)}, but the file asks for no number of nodes: sbatch allocates 1"
+            label, fix = "1 node by default", f"Add `#SBATCH --nodes={expected[1]}`."
+            yield at_mark(
+                submission,
+                mark_of(task, word),
+                text,
+                seen=str(expected[1]),
+                expected="1 node",
+                label=label,
+                severity=Severity.WARNING,
+                fix=fix,
+            )
+            return
+
+
+def _all_hosts(submission: Submission) -> set[str]:
+    return {host for step in submission.steps for host in step.hosts}
 
 
 def _spelled(agent: Agent, expected: tuple[int, ...]) -> str:

@@ -9,25 +9,27 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.launch.hostfiles import HostSlots, deepspeed_hosts, malformed_row, mpi_hosts
+from ddpdoctor.launch.hostfiles import deepspeed_pool, malformed_row, slots_of_hosts
 from ddpdoctor.launch.task_counts import TASKS, number, option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import option_text, point, revalue
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
 
 _MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 
 
 @cause("LAUNCH524", "mpirun-slots-exceeded", Severity.ERROR)
 def mpirun_slots_exceeded(launch: Launch) -> Iterator[Finding]:
-    """mpirun is asked for more processes than its hosts have slots.
+    """mpirun requests more processes than its hosts have slots.
 
     ## Why it matters
     Open MPI starts nothing: `There are not enough slots available in the system to satisfy the 16 slots that were
     requested by the application`.
 
     ## Fix
-    Ask for as many processes as there are slots.
+    Start as many processes as there are slots.
 
     Or correct the slots: one per GPU.
 
@@ -58,6 +60,23 @@ def mpirun_slots_exceeded(launch: Launch) -> Iterator[Finding]:
         )
 
 
+@mpirun_slots_exceeded.look
+def more_than_the_hosts_take(submission: Submission) -> Iterator[Finding]:
+    """mpirun or horovodrun starts more processes than the hosts of its options take."""
+    told = set()
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        launcher = task.launcher
+        if launcher is None or launcher.slots is None or launcher.tasks <= launcher.slots or launcher.at in told:
+            continue
+        told.add(launcher.at)
+        text = (
+            f"{launcher.name} starts {launcher.tasks} processes, but the hosts have {count_of(launcher.slots, 'slot')}"
+        )
+        mark = option_mark(submission, task, "-np", "-n", "--np", "--num-proc")
+        expected = str(launcher.slots)
+        yield at_mark(submission, mark, text, seen=str(launcher.tasks), expected=expected, label=f"at most {expected}")
+
+
 def _slots(line: LaunchLine, layer: Layer) -> int | None:
     """The slots of all hosts of Open MPI; None if not all are written, or another MPI may be meant."""
     listed = option(layer, ("--host", "-host", "-H"))
@@ -67,10 +86,9 @@ def _slots(line: LaunchLine, layer: Layer) -> int | None:
             return None
         counts = [re.fullmatch(r"[^:]+:(\d{1,6})", each) for each in (listed.value or "").split(",") if each]
         return sum(int(each[1]) for each in counts if each) if counts and all(counts) else None
-    hosts = mpi_hosts(line.hostfile or "")
-    if not hosts or any(host.slots is None for host in hosts):
-        return None
-    return sum(host.slots or 0 for host in hosts)
+    of_hosts = list(slots_of_hosts(line.hostfile or "").values())
+    known = [slots for slots in of_hosts if slots is not None]
+    return sum(known) if known and len(known) == len(of_hosts) else None
 
 
 def _deepspeed(launch: Launch) -> Iterator[tuple[LaunchLine, Layer]]:
@@ -104,25 +122,25 @@ def deepspeed_slot_not_in_hostfile(launch: Launch) -> Iterator[Finding]:
     deepspeed/launcher/runner.py, `parse_resource_filter`.
     """
     for line, layer in _deepspeed(launch):
-        hosts = {host.name: host for host in deepspeed_hosts(line.hostfile or "")}
+        pool = deepspeed_pool(line.hostfile or "")
         for dest in ("include", "exclude"):
             given = layer.given(dest)
-            if given is None or not is_known(given.value) or not hosts:
+            if given is None or not is_known(given.value) or pool is None:
                 continue
-            wrong = _not_there((given.value or "").strip("\"'"), hosts)
+            wrong = _not_there((given.value or "").strip("\"'"), pool)
             if wrong is not None:
                 yield point(
                     launch, line, given.value_word, wrong, "a host and slots of the hostfile", label="not in it"
                 )
 
 
-def _not_there(text: str, hosts: dict[str, HostSlots]) -> str | None:
+def _not_there(text: str, pool: dict[str, int]) -> str | None:
     """What of `host1:0,1@host2` the hostfile does not have."""
     for each in text.split("@"):
         name, sign, listed = each.strip().partition(":")
-        if name and name not in hosts:
+        if name and name not in pool:
             return f"the hostfile has no host {name}"
-        count = hosts[name].slots if name else None
+        count = pool.get(name)
         numbers = [int(slot) for slot in listed.split(",") if slot.strip().isdigit()] if sign else []
         if count is not None and any(slot >= count for slot in numbers):
             return (
@@ -133,7 +151,7 @@ def _not_there(text: str, hosts: dict[str, HostSlots]) -> str | None:
 
 @cause("LAUNCH526", "hostfile-line-malformed", Severity.ERROR, explains=("LAUNCH525",))
 def hostfile_line_malformed(launch: Launch) -> Iterator[Finding]:
-    """A line of deepspeed's hostfile is not `HOST slots=N`, or names a host for the second time.
+    """A line of deepspeed's hostfile is not `HOST slots=N`, or repeats a host.
 
     ## Why it matters
     deepspeed fails with `ValueError: Hostfile contains a bad entry: node2 lots=8, unable to proceed with launching` or
@@ -161,3 +179,17 @@ def hostfile_line_malformed(launch: Launch) -> Iterator[Finding]:
         if bad is not None and given is not None:
             text = f"line {bad[0]} of the hostfile is not `HOST slots=N`: {bad[1]:.40}"
             yield point(launch, line, given.value_word, text, "HOST slots=N", label=f"its line {bad[0]} is malformed")
+
+
+@hostfile_line_malformed.look
+def rows_of_another_mpi(submission: Submission) -> Iterator[Finding]:
+    """mpiexec of MPICH or Intel MPI gets a host file with Open MPI's `slots=`."""
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        launcher = task.launcher
+        if launcher is not None and launcher.refused:
+            text = f"{launcher.name} does not read `slots=` in its host file: {launcher.refused:.40}"
+            mark, expected = option_mark(submission, task, "-f", "-hostfile", "-machinefile"), "HOST:N"
+            fix = "Write `HOST:N` for MPICH and Intel MPI: `token slots=4 not supported at this time`."
+            label = "its rows need HOST:N"
+            yield at_mark(submission, mark, text, seen=launcher.refused, expected=expected, label=label, fix=fix)
+            return

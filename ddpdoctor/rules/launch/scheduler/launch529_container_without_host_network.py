@@ -17,7 +17,7 @@ _NETWORK = re.compile(r"--(?:network|net|publish|publish-all|ip)|-[pP].*")
 
 @cause("LAUNCH529", "container-without-host-network", Severity.ERROR)
 def container_without_host_network(launch: Launch) -> Iterator[Finding]:
-    """docker run starts a node of a job with several nodes on Docker's bridge network, without published ports.
+    """docker run starts a node of a multi-node job on Docker's bridge network, without published ports.
 
     ## Why it matters
     The bridge network is private to the machine: other machines cannot connect to the container, and it advertises an address

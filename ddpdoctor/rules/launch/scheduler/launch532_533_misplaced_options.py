@@ -26,8 +26,8 @@ def deepspeed_visible_devices_ignored(launch: Launch) -> Iterator[Finding]:
     """deepspeed ignores CUDA_VISIBLE_DEVICES because of --num_gpus, and uses the first GPUs.
 
     ## Why it matters
-    With `--num_gpus`, `--num_nodes`, `--include` or `--exclude` deepspeed removes CUDA_VISIBLE_DEVICES and takes GPUs from 0
-    up: two jobs that were meant for different GPUs share the same ones, and run out of memory.
+    With `--num_gpus`, `--num_nodes`, `--include` or `--exclude` deepspeed removes CUDA_VISIBLE_DEVICES and uses the
+    GPUs from 0 up: two jobs that were meant for different GPUs share the same ones, and run out of memory.
 
     ## Fix
     Select the GPUs with `--include=localhost:2,3`.
@@ -68,13 +68,13 @@ def deepspeed_visible_devices_ignored(launch: Launch) -> Iterator[Finding]:
 
 @cause("LAUNCH533", "torch-option-given-to-scheduler", Severity.ERROR, explains=("LAUNCH024", "LAUNCH025", "LAUNCH510"))
 def torch_option_given_to_scheduler(launch: Launch) -> Iterator[Finding]:
-    """An option of torchrun stands before torchrun, where srun or mpirun gets it.
+    """An option of torchrun is written before torchrun, so srun or mpirun gets it.
 
     ## Why it matters
-    srun starts nothing: `srun: unrecognized option '--nproc_per_node=8'`.
+    The scheduler's launcher rejects the option and starts nothing: `srun: unrecognized option '--nproc_per_node=8'`.
 
     ## Fix
-    Move the option behind `torchrun`.
+    Move the option after `torchrun`.
 
     ## Example
         srun: unrecognized option '--nproc_per_node=8'

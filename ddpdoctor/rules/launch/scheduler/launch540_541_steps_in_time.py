@@ -14,11 +14,11 @@ __all__: list[str] = []
 
 @cause("LAUNCH540", "nodes-started-one-after-another", Severity.ERROR, explains=("LAUNCH510",), repairs=("background",))
 def nodes_started_one_after_another(submission: Submission) -> Iterator[Finding]:
-    """A loop starts the launcher of each node only after that of the node before has ended.
+    """A loop starts the launcher of each node only after the previous one has ended.
 
     ## Why it matters
-    The first torchrun waits for the other nodes, which the loop starts later: never. After 10 to 30 minutes it fails
-    with a timeout of the rendezvous, and the next one waits alone.
+    The first torchrun waits for nodes that the loop starts only after it has ended. After 10 to 30 minutes it fails
+    with a rendezvous timeout, and the next one waits alone.
 
     ## Fix
     Put `&` at the end of the command, and `wait` after the loop.
@@ -74,7 +74,7 @@ def batch_script_ends_before_steps(submission: Submission) -> Iterator[Finding]:
         srun -N1 -n1 torchrun --nnodes=2 --node-rank=0 --master-addr=$head train.py &
         wait
     """
-    if submission.is_awaited or submission.grant.scheduler not in ("Slurm", "PBS", "LSF", "Flux"):
+    if submission.is_awaited or submission.grant.scheduler not in ("Slurm", "PBS", "LSF", "Flux", "Grid Engine"):
         return
     step = submission.steps[-1]
     task = step.tasks[0]

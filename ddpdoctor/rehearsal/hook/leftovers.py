@@ -1,13 +1,14 @@
-"""Ends every process of a rehearsal, also those that left its session."""
+"""Ends every process of a rehearsal, also those that left its session, and removes its folder when the supervisor was killed."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
-__all__ = ["end_marked"]
+__all__ = ["end_marked", "wait_for_end"]
 
 SECONDS = 3.0
 
@@ -26,6 +27,14 @@ def end_marked(marker: str) -> list[int]:
             except (ProcessLookupError, PermissionError):
                 continue  # it has ended, or is not ours
         time.sleep(0.01)
+
+
+def wait_for_end(lifeline: str, marker: str, folder: str) -> None:
+    """Wait until the supervisor has closed its end of a FIFO, by intent or because it was killed; then clean up."""
+    with open(lifeline, "rb") as file:
+        file.read()
+    end_marked(marker)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pids() -> list[int]:

@@ -1,72 +1,44 @@
-"""What executing a shell or batch file showed of it as a whole, for causes that no single launch line shows."""
+"""What executing a shell or batch file shows of its text, for causes that no single launch line shows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
-from ddpdoctor.facts.job_file import FileCommand, FileLaunch, JobFile, MissingVariable, TextSpan
-from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.facts.shell_text import MissingVariable, ShellCommand, ShellText, TextSpan
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster import option
-from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.values import ARRAY, RANDOM, TIME, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.text import Offsets, parse
 
-__all__ = ["job_file_of"]
+__all__ = ["fixed_port", "shell_text_of", "span_of"]
 
 MOST_COMMANDS = 4_000
 """Commands of a file that are kept."""
 
 
-def job_file_of(path: str, text: str, version: Version, run: ImaginedRun, jobs: Sequence[ImaginedJob]) -> JobFile:
-    """The file as a whole.
+def shell_text_of(text: str, version: Version, run: ImaginedRun) -> ShellText:
+    """The text of a file.
 
     Args:
         run: its execution.
-        jobs: what its execution starts, job by job.
     """
-    batch = batch_layer(text, version)
     late = tuple(_late_options(text))
     commands = (
-        FileCommand(
-            tuple(value.text for value in each.words),
-            _span(each.origin),
-            is_certain=each.is_certain,
-            is_background=each.is_background,
-        )
-        for each in run.invoked[:MOST_COMMANDS]
+        ShellCommand(tuple(value.text for value in command.words), span_of(command.origin), command.is_certain)
+        for command in run.invoked[:MOST_COMMANDS]
     )
-    programs = (
-        FileCommand(
-            tuple(value.text for value in each.argv),
-            _span(each.origin),
-            each.place.host,
-            each.place.via,
-            each.is_background,
-            each.is_certain,
-        )
-        for each in run.programs[:MOST_COMMANDS]
-    )
-    return JobFile(
-        path=path,
+    return ShellText(
         text=text,
         commands=tuple(commands),
-        programs=tuple(programs),
-        launches=tuple(_launches(jobs)),
         missing=tuple(_missing(text, run)),
         late_options=late,
-        is_batch=batch is not None or bool(late),
-        is_array=batch is not None and option(batch, "-a", "--array") is not None,
-        is_exclusive=batch is not None and _is_exclusive(batch),
+        is_batch=bool(late) or batch_layer(text, version) is not None,
         is_complete=not run.left_out,
-        gpus=run.allocation.gpus_per_node,
     )
 
 
@@ -91,34 +63,14 @@ _EVERYWHERE = re.compile(
 )
 
 
-def _is_exclusive(batch: Layer) -> bool:
-    return any(given.flag == "--exclusive" for given in batch.reading.given)
-
-
-def _span(origin: Origin) -> TextSpan:
+def span_of(origin: Origin) -> TextSpan:
+    """The span of a place in the file."""
     return TextSpan(origin.start, origin.end)
 
 
-def _launches(jobs: Sequence[ImaginedJob]) -> Iterator[FileLaunch]:
-    for number, job in enumerate(jobs):
-        for line, member in zip(job.launch.lines, job.launched, strict=True):
-            yield FileLaunch(
-                line=replace(line, node=None),
-                span=_span(member.origin),
-                host=member.place.host,
-                via=member.place.via,
-                group=number,
-                order=member.order,
-                is_background=member.is_background,
-                is_certain=member.is_certain,
-                gpus=member.place.gpus,
-                fixed_port=None if line.plan is None else _fixed_port(line.plan, member),
-            )
-
-
-def _fixed_port(plan: Plan, member: Launched) -> int | None:
+def fixed_port(member: Launched, plan: Plan | None) -> int | None:
     """The port of the rendezvous, None where it is not written, or differs between two runs of the file."""
-    if plan.port is None or plan.is_standalone:
+    if plan is None or plan.port is None or plan.is_standalone:
         return None
     number = re.compile(rf"(?<!\d){plan.port}(?!\d)")
     sources = [value for value in member.argv if number.search(value.text.replace(UNKNOWN, ""))]

@@ -1,0 +1,1 @@
+"""Fault injection: every command, with faults at random moments, and what must hold afterwards."""

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.excerpts import with_excerpts
@@ -27,6 +26,7 @@ from ddpdoctor.launch.rehearsal_ranks import RehearsedWorld, world_of
 from ddpdoctor.rehearsal.supervisor import RehearsalPlan, RehearsalRun, rehearse
 from ddpdoctor.rules.views import rehearsal_rules
 from ddpdoctor.sequences.summary import Circumstances, files_named, summary
+from ddpdoctor.system.regular_file import read_regular, text_of_regular
 from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _run(
 def _imports(path: str) -> tuple[str, ...]:
     """The packages that the script imports at its top, and what optimizers import: imported once for all ranks."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_regular(path, LARGEST_SOURCE).decode("utf-8")
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ()
@@ -199,7 +199,7 @@ def _texts(paths: Iterable[str]) -> dict[str, str]:
     for path in paths:
         try:
             if os.path.getsize(path) <= LARGEST_SOURCE:
-                found[path] = Path(path).read_text("utf-8", "replace")
+                found[path] = text_of_regular(path, LARGEST_SOURCE)
         except OSError:
             continue  # made by the script in its own view of the folder, or removed
     return found
@@ -225,7 +225,7 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
             {str(rank.place) for rank in rehearsal.ranks if rank.end is RankEnd.RUNNING and rank.place is not None}
         )
         return (
-            f"the time ran out after {rehearsal.steps} steps{f' (at {busy[0]})' if busy else ''}; more: --seconds N",
+            f"the time limit ended it after {rehearsal.steps} steps{f' (at {busy[0]})' if busy else ''}; more time: --seconds N",
         )
     waiting = [r for r in rehearsal.ranks if r.end in (RankEnd.WAITING, RankEnd.RUNNING)]
     is_explained = any(
@@ -233,16 +233,16 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
     )
     if waiting and not is_explained:
         where = waiting[0].call.place if waiting[0].call is not None else waiting[0].place
-        return (f"rank {waiting[0].rank} waits at {where}, and nothing explains it",)
+        return (f"rank {waiting[0].rank} waits at {where}, and no cause was found",)
     if run.left:
-        return (f"processes are left: {', '.join(map(str, run.left))}",)
+        return (f"processes are still running: {', '.join(map(str, run.left))}",)
     return ()
 
 
 def _subject(rehearsal: Rehearsal, world: RehearsedWorld) -> str:
     """`train.py, 4 ranks on 2 nodes (of 16), 3 steps`."""
     count = len(rehearsal.ranks)
-    nodes = f" on {world.nodes} imagined nodes" if world.nodes > 1 else ""
+    nodes = f" on {world.nodes} simulated nodes" if world.nodes > 1 else ""
     fewer = f" instead of {rehearsal.asked}" if rehearsal.asked is not None else ""
     steps = max((rank.steps for rank in rehearsal.ranks), default=0)
     made = f", {counted(steps, 'step')}" if steps else ""

@@ -21,6 +21,7 @@ from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_
 from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
+from ddpdoctor.system.whole_file import write_whole
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -255,8 +256,7 @@ def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> tup
     output = folder / "output.log"
     limit = time.monotonic() + REDACTION_SECONDS
     kept = job.copy.content().decode("utf-8", "replace")
-    output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
-    output.chmod(0o600)
+    write_whole(output, without_secrets_of_lines(kept, lambda: time.monotonic() < limit), 0o600)
     kernel = _kernel_log(folder, begun - end.begun)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
@@ -283,7 +283,7 @@ def _kernel_log(folder: Path, seconds: float) -> list[str]:
     if not lines:
         return []
     path = folder / "kernel.log"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_whole(path, "\n".join(lines) + "\n", 0o600)
     return [str(path)]
 
 

@@ -29,7 +29,7 @@ def report_on(folder: Path, text: str, **options: str) -> Report:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("starting train.py on cuda:0\n", "neither a good end nor training steps"),
+        ("starting train.py on cuda:0\n", "neither a successful end nor training steps"),
         ("Multi-GPU training on cuda:0 gets stuck at the first epoch\n", "describes a problem"),
         ("my training freezes at step 3/8\n", "describes a problem"),
         ("How to fix the error when training on rank 2?\n", "describes a problem"),

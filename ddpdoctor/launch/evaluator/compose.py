@@ -27,7 +27,7 @@ __all__ = ["ComposeService", "names_of", "run_of_compose", "services_of"]
 MOST_STATEMENTS = 8_000
 MOST_SERVICES = 64
 HOST = "docker-host"
-_INTERPOLATION = re.compile(r"\$(?:\$|\{[^}]*\}|[A-Za-z_]\w*)")
+_INTERPOLATION = re.compile(r"\$(?:\$|\{[^}]{0,400}\}|[A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def run_of_compose(services: Sequence[ComposeService], text: str, file: str, ver
             continue
         copies = number(service.at.get("deploy", "replicas")) or number(service.at.get("scale")) or 1
         if copies > 1:
-            found.left_out.append(f"service {service.name}: {copies} copies, of which 1 is imagined")
+            found.left_out.append(f"service {service.name}: only 1 of {copies} copies is simulated")
         run = run_placed(command, version, budget)
         found.left_out += run.left_out
         launched += [each.launched for each in counted(run.launched, "", 0)]

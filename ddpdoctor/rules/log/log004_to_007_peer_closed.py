@@ -160,10 +160,10 @@ def peer_connection_closed() -> None:
     kind="consequence",
     signatures=(
         r"pair\.cc:\d+\] Connection closed by peer",
-        r"pair\.cc:\d+\] Read error [^\n]*Connection reset by peer",
+        r"pair\.cc:\d+\] Read error [^\n]{0,300}Connection reset by peer",
         r"Connection closed by peer \[[^\]]*\]:\d+",
         r"typically caused by a remote worker (crashing|hanging)",
-        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]*(Broken pipe|Connection reset by peer)",
+        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]{0,300}(Broken pipe|Connection reset by peer)",
     ),
 )
 def gloo_peer_closed() -> None:
@@ -256,7 +256,7 @@ def dead_for_ras(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.ras_findings import ras_finding
 
     if not hang.ras:
-        not_here("NCCL's RAS was not asked")
+        not_here("NCCL's RAS was not queried")
     for each in hang.ras:
         gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
         if gone:

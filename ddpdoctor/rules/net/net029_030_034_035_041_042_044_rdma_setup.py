@@ -38,7 +38,7 @@ def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
     signatures=(
-        r"with (error|status=)\s?12\b[^\n]*vendor err 129",
+        r"with (error|status=)\s?12\b[^\n]{0,300}vendor err 129",
         r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",
     ),
 )
@@ -424,7 +424,7 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
             log, local, "RoCE uses a link-local address (GID), which no router forwards", blames_speaker=True
         )
         return
-    title = "An RDMA peer does not respond, maybe at an unroutable GID"
+    title = "An RDMA peer does not respond, possibly because its GID is not routable"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
 
 

@@ -103,7 +103,7 @@ def _folders_of_rank_zero(module: Module) -> Iterator[Finding]:
                         written.call,
                         f"rank {trace.context.rank} writes into {folder}, which rank 0 creates (line {made.call.lineno})",
                         "a barrier in between",
-                        label="the folder may not be there yet",
+                        label="the folder may not exist yet",
                         fix="Call `dist.barrier()` on all ranks after it is created.",
                     )
 
@@ -170,7 +170,7 @@ def _relaxed(module: Module, call: ast.Call, name: str) -> tuple[Edit, ...]:
     Severity.ERROR,
     signatures=(
         r"module 'transformers_modules\.[^']*' has no attribute",
-        r"unable to open file[^\n]*(safetensors|model)",
+        r"unable to open file[^\n]{0,300}(safetensors|model)",
     ),
 )
 def download_race(script: Script) -> Iterator[Finding]:

@@ -197,7 +197,7 @@ SITUATIONS = (
         {"train.py": TRAIN},
     ),
     Situation(
-        "the other node never comes",
+        "the other node never joins",
         (
             "check",
             "--no-probe",
@@ -213,7 +213,7 @@ SITUATIONS = (
         is_slow=True,
     ),
     Situation(
-        "the master port is taken",
+        "the master port is in use",
         (*LINE, *_words("torchrun --nproc_per_node 2 --master_addr 127.0.0.1 --master_port PORT train.py")),
         "NET001",
         "PORT",
@@ -284,7 +284,7 @@ SITUATIONS = (
         "a job that hangs", ("hang",), "sleep|wait", "rank 2", "fix", {"stuck.py": HUNG}, job="stuck.py", is_slow=True
     ),
     Situation(
-        "hang of a process that is no rank",
+        "hang of a process that is not a rank",
         ("hang", str(os.getppid())),
         "rank",
         str(os.getppid()),
@@ -312,7 +312,7 @@ SITUATIONS = (
         {"job.yaml": POD},
     ),
     Situation(
-        "a YAML file that is no job",
+        "a YAML file that is not a job",
         ("lint", "values.yaml"),
         "no|not",
         r"values\.yaml",
@@ -484,7 +484,7 @@ def page(shown: Callable[[Situation], list[str]]) -> str:
         "`tests/cli/test_first_lines.py` holds that the first five lines name the cause, the place, and what to type next.\n\n"
         f"{good} of {len(SITUATIONS)} situations do. An expression decides that here. A reader who had never seen ddpdoctor and\n"
         "got only these lines, without the commands, named all three in 26 of 31 (23 of 31 before the last changes). What was\n"
-        "missing: a remedy for an empty log, for a file that is no job, and for `StopIteration`; all failed jobs of a folder at\n"
+        "missing: a remedy for an empty log, for a file that is not a job, and for `StopIteration`; all failed jobs of a folder at\n"
         "once; and the verdict of a healthy machine in the first line.\n"
     )
     return "\n".join([head, *parts])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ddpdoctor.rules import AREAS, load
+from ddpdoctor.rules import AREAS, Rule, load
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ddpdoctor"
@@ -42,7 +42,7 @@ REFUSED = (
     Refused(r"; expected\b", "3 ranks; expected 2", "3 ranks, expected 2; or say what to give"),
     Refused(r"\bwish to\b", "the wish to stop", "want to; a stop flag"),
     Refused(
-        r"(?<!there )\b(is|are) no (?!longer)(address|integer|port|level|such|fault|part)\b",
+        r"(?<!there )\b(is|are) no (?!longer)(address|integer|port|level|such|fault|part|job|rank|list|measurement)\b",
         "0 is no port",
         "0 is not a port",
     ),
@@ -53,6 +53,12 @@ REFUSED = (
     Refused(r"(?-i:\bUndetermined\b)", "Undetermined which", "unknown: X would decide"),
     Refused(r"\bhouse on one page\b", "the house on one page", "architecture"),
     Refused(r"\b(crew|vigil)\b", "the crew waits", "nodes, ranks; liveness"),
+    Refused(r"\b(goes|went) on\b", "the others went on", "continues, continued"),
+    Refused(
+        r"\b(options|words?|operator|script|wrapper) behind\b|\bbehind (the (options|script)|an operator)\b",
+        "the words behind the options",
+        "after",
+    ),
 )
 
 REFUSED_IN_TEXTS = (
@@ -65,9 +71,20 @@ REFUSED_IN_TEXTS = (
     Refused(r"\b(looked at|could not look)\b", "could not look", "examined; skipped"),
     Refused(r"\b(one|a) (task|rank|process) a (node|rank|gpu)\b", "one task a node", "per node"),
     Refused(
-        r"neighbours?\b|behaviour|(?<!_)synchronis|initialis|\banalys(e|ed)\b|\bspelt\b",
+        r"neighbours?\b|behaviour|(?<!_)synchronis|initialis|\banalys(e|ed)\b|\bspelt\b|centre\b|catalogue|\blabelled\b"
+        r"|(?<!not-)recognis|\banalyses an?\b",
         "initialised",
-        "American spelling: neighbor, behavior, synchronize, initialize, analyze",
+        "American spelling: neighbor, behavior, synchronize, initialize, analyze, center, catalog",
+    ),
+    Refused(r"\bblanks?\b(?! line)", "no blanks in lists", "space, spaces"),
+    Refused(r"\b(guilty|culprit|innocent)\b", "and look guilty", "look like the cause; the rank that failed first"),
+    Refused(r"\bimagined\b", "2 imagined nodes", "simulated"),
+    Refused(r"\b(came|comes) (to (its|their) end|out of)\b", "it came to its end", "finished, ended"),
+    Refused(r"\b(was|were) not asked\b", "RAS was not asked", "was not queried; did not report"),
+    Refused(
+        r"\b(gets?|gives?|has|have|with|to) (another|other) (seed|split|metric|factor|weights|settings|keys)\b",
+        "each rank has another seed",
+        "a different seed",
     ),
 )
 """Only in what users read: in code, these are also names and plain words."""
@@ -132,11 +149,33 @@ def pages() -> tuple[Text, ...]:
     return tuple(found)
 
 
+WRITTEN_FOR_USERS = ("ddpdoctor/rules/", "ddpdoctor/dumps/", "ddpdoctor/rehearsal/")
+"""Packages whose sentences reach a screen through helpers: labels, places, fixes and differences."""
+
+CODE_OR_PATTERN = re.compile(r"\\[a-zA-Z.(\[]|\(\?|[\]*]\+|\.\*|\{\d|^[A-Z_]+$")
+
+
+def _is_sentence(words: str) -> bool:
+    """At least three words, and neither a regular expression nor code."""
+    return len(words.split()) >= 3 and CODE_OR_PATTERN.search(words) is None
+
+
 def _strings(node: ast.AST) -> Iterator[str]:
     """The literal text in an expression; what a replacement field of an f-string contains is code."""
     for each in ast.walk(node):
         if isinstance(each, ast.Constant) and isinstance(each.value, str):
             yield each.value
+
+
+def _sentences(file: Path) -> Iterator[Text]:
+    """The literals of a file that look like sentences, without docstrings and patterns."""
+    tree = ast.parse(file.read_text())
+    docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    for each in ast.walk(tree):
+        if id(each) in docstrings or not isinstance(each, ast.Constant) or not isinstance(each.value, str):
+            continue
+        if _is_sentence(each.value):
+            yield Text(str(file.relative_to(ROOT)), each.lineno, each.value)
 
 
 @cache
@@ -152,6 +191,8 @@ def messages() -> tuple[Text, ...]:
             shown += [k.value for k in call.keywords if k.arg == "help"]
             place = str(file.relative_to(ROOT))
             found += [Text(place, part.lineno, words) for part in shown for words in _strings(part)]
+        if str(file.relative_to(ROOT)).startswith(WRITTEN_FOR_USERS):
+            found += _sentences(file)
     return tuple(found)
 
 
@@ -203,6 +244,15 @@ def test_no_text_for_users_has_the_phrase(refused: Refused) -> None:
 def test_no_docstring_or_comment_has_the_phrase(refused: Refused) -> None:
     hits = _hits(refused, comments())
     assert not hits, f"write instead: {refused.instead}\n" + "\n".join(hits)
+
+
+@pytest.mark.parametrize("rule", load(tuple(AREAS.values())), ids=lambda each: each.code)
+def test_a_manual_is_short_and_shows_what_a_user_sees(rule: Rule) -> None:
+    headline = rule.doc.partition("\n\n")[0]
+    assert len(headline.split()) <= 16, f"at most 16 words: {headline}"
+    reason = re.sub(r"``.*?``|`[^`]*`", "X", rule.why, flags=re.DOTALL)
+    assert len(re.split(r"(?<=[.?!])\s+(?=[A-Z0-9])", reason)) <= 2, f"at most two sentences: {rule.why}"
+    assert rule.section("Example").strip(), "an example: what the user sees, and the command or code before and after"
 
 
 def test_every_collection_has_texts() -> None:

@@ -149,7 +149,7 @@ def _attributed(examined: ExaminedInput, jobs: int) -> ExaminedInput:
     is_open = examined.is_understood and examined.job is None and examined.reason is None
     is_of_job = examined.kind not in (InputKind.FACTS.value, InputKind.REPORT.value)
     return (
-        replace(examined, reason=f"of none of the {jobs} jobs for sure")
+        replace(examined, reason=f"unknown which of the {jobs} jobs wrote it")
         if is_open and is_of_job and jobs > 1
         else examined
     )

@@ -17,7 +17,7 @@ _WORDS: dict[OpenEnd, str] = {
     OpenEnd.JOINING: f"the output stops while the ranks connect; {_OF_STUCK}",
     OpenEnd.WARNING: "the output stops after a warning; run triage on the complete output, its end included",
     OpenEnd.CUT: "the last line is incomplete; run triage on the complete output, its end included",
-    OpenEnd.STOPS: "the output shows neither a good end nor training steps; run triage on the complete output, its end included",
+    OpenEnd.STOPS: "the output shows neither a successful end nor training steps; run triage on the complete output with its end",
 }
 
 

@@ -225,7 +225,7 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
             {str(rank.place) for rank in rehearsal.ranks if rank.end is RankEnd.RUNNING and rank.place is not None}
         )
         return (
-            f"the time ran out after {rehearsal.steps} steps{f' (at {busy[0]})' if busy else ''}; more: --seconds N",
+            f"the time limit ended it after {rehearsal.steps} steps{f' (at {busy[0]})' if busy else ''}; more time: --seconds N",
         )
     waiting = [r for r in rehearsal.ranks if r.end in (RankEnd.WAITING, RankEnd.RUNNING)]
     is_explained = any(
@@ -233,16 +233,16 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
     )
     if waiting and not is_explained:
         where = waiting[0].call.place if waiting[0].call is not None else waiting[0].place
-        return (f"rank {waiting[0].rank} waits at {where}, and nothing explains it",)
+        return (f"rank {waiting[0].rank} waits at {where}, and no cause was found",)
     if run.left:
-        return (f"processes are left: {', '.join(map(str, run.left))}",)
+        return (f"processes are still running: {', '.join(map(str, run.left))}",)
     return ()
 
 
 def _subject(rehearsal: Rehearsal, world: RehearsedWorld) -> str:
     """`train.py, 4 ranks on 2 nodes (of 16), 3 steps`."""
     count = len(rehearsal.ranks)
-    nodes = f" on {world.nodes} imagined nodes" if world.nodes > 1 else ""
+    nodes = f" on {world.nodes} simulated nodes" if world.nodes > 1 else ""
     fewer = f" instead of {rehearsal.asked}" if rehearsal.asked is not None else ""
     steps = max((rank.steps for rank in rehearsal.ranks), default=0)
     made = f", {counted(steps, 'step')}" if steps else ""

@@ -86,7 +86,7 @@ def _limited(end: float) -> Iterator[None]:
     """Ends the rules of one file after FILE_SECONDS or at `end`, one after the other: no file may delay the others."""
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TooLong("its time is over")
+        raise TooLong("its time limit was reached")
 
     before = [(each, signal.signal(each, late)) for each in (signal.SIGPROF, signal.SIGALRM)]
     signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 20)

@@ -30,18 +30,18 @@ def compare(dumps: Sequence[Dump]) -> tuple[Conflict, ...]:
 
 
 def _unknown(matrix: CallMatrix) -> list[Conflict]:
-    """Nobody is seen to wait for another: those whose dumps are missing, or older, may wait in something else."""
+    """No rank is seen to wait for another: ranks whose dumps are missing or older may wait in other code."""
     waits = any(
         rank_calls.first_open is not None for by_rank in matrix.by_group.values() for rank_calls in by_rank.values()
     )
     if matrix.early and waits:
         message = (
-            f"the dumps of {ranges(matrix.early)} are older than the others, which have come out of later collectives with "
-            f"{'it' if len(matrix.early) == 1 else 'them'}: take the dumps of all ranks at one moment"
+            f"the dumps of {ranges(matrix.early)} are older than the others: the other ranks finished later collectives with "
+            f"{'it' if len(matrix.early) == 1 else 'them'}; take the dumps of all ranks at the same time"
         )
         return [Conflict(ConflictCause.NO_DUMP, message, is_certain=False)]
     missing = tuple(rank for rank in range(matrix.world) if rank not in matrix.dumps)
     if not missing or not matrix.dumps:
         return []
-    message = f"every collective in the dumps came to its end, and {ranges(missing)} left none: what they wait in is not known"
+    message = f"every collective in the dumps finished, and {ranges(missing)} wrote no dump: unknown where they wait"
     return [Conflict(ConflictCause.NO_DUMP, message, missing, is_certain=False)]

@@ -19,7 +19,7 @@ __all__ = ["NOT_DUMPS", "NotADumpError", "dump_of"]
 
 NOT_DUMPS = (
     "holds no Flight Recorder entries",
-    "its entries are no list of records",
+    "its entries are not a list of records",
     "its entries are not those of a Flight Recorder",
 )
 """What data is that is something else."""

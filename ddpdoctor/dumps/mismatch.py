@@ -88,14 +88,12 @@ def _text(rank_calls: RankCalls, number: int, cause: ConflictCause) -> str:
 def _words(cause: ConflictCause, odd: tuple[int, ...], expected: Operation, is_certain: bool = True) -> str:
     who = ranges(odd)
     if cause is ConflictCause.SKIPPED and not is_certain:
-        return f"; {who} went on where the others repeat {expected.name}: fewer rounds, as with less data"
+        return f"; {who} continued while the others repeat {expected.name}: fewer iterations, probably less data"
     if cause is ConflictCause.EXTRA and not is_certain:
-        return (
-            f"; {who} repeat{'s' if len(odd) == 1 else ''} it where the others went on: more rounds, as with more data"
-        )
+        return f"; {who} repeat{'s' if len(odd) == 1 else ''} it after the others continued: more iterations, probably more data"
     return {
-        ConflictCause.SKIPPED: f"; {who} left out {expected}{expected.place} and went on with the next",
-        ConflictCause.EXTRA: f"; for {who} this is one call more: what follows is the same",
+        ConflictCause.SKIPPED: f"; {who} left out {expected}{expected.place} and continued with the next call",
+        ConflictCause.EXTRA: f"; for {who} this is an extra call: the calls after it match",
         ConflictCause.ORDER: "",
         ConflictCause.SHAPE: "; the sizes must be equal",
         ConflictCause.DTYPE: "; the types must be equal",

@@ -1,4 +1,4 @@
-"""Calls that have not ended although nobody is missing: every rank of the group is in them, or came out of them."""
+"""Calls that have not ended although no rank is missing: every rank of the group entered or finished them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def open_messages(matrix: CallMatrix) -> list[Conflict]:
         ends = (rank, matrix.peer(call))
         message = (
             f"{title(call.group, call.sequence, True)}: rank {ends[0]} sends {call.op}{call.op.place}, rank {ends[1]} "
-            "receives, and it is not finished: nobody is missing, and the calls fit"
+            "receives, and it is not finished: no rank is missing, and the calls match"
         )
         group, op = call.group, call.op
         return [
@@ -50,13 +50,13 @@ def _open_collective(matrix: CallMatrix, key: GroupKey) -> Conflict | None:
 
 
 def _cut_dump(first_rank: RankCalls, number: int, ranks: Sequence[int], broken: tuple[int, ...]) -> Conflict:
-    """Everybody whose dump is whole waits: whether the others came as well stood in the part that is lost."""
+    """All ranks with a complete dump wait; whether the others joined is in the part that is missing."""
     first = first_rank.call(number)
     assert first is not None
-    whose = f"the dump{'s' if len(broken) > 1 else ''} of {ranges(broken)} break{'' if len(broken) > 1 else 's'} off"
+    whose = f"the dump{'s' if len(broken) > 1 else ''} of {ranges(broken)} end{'' if len(broken) > 1 else 's'}"
     message = (
         f"{title(first.group, number)}: {ranges(ranks)} {wait_verb(ranks)} in {first.op}{first.op.place}; "
-        f"{whose} before: whether {'they' if len(broken) > 1 else 'it'} called it is not known"
+        f"{whose} before this call: unknown whether {'they' if len(broken) > 1 else 'it'} made it"
     )
     blamed = broken if len(broken) < len(ranks) else ()
     return Conflict(
@@ -65,11 +65,11 @@ def _cut_dump(first_rank: RankCalls, number: int, ranks: Sequence[int], broken: 
 
 
 def _finished_on_some(inside: dict[int, RankCalls], number: int, out: set[int]) -> Conflict:
-    """Some ranks came out of the call, which others are in."""
+    """Some ranks finished the call, and others are still in it."""
     first = next(call for rank_calls in inside.values() if (call := rank_calls.call(number)) is not None)
     message = (
-        f"{title(first.group, number)}: {ranges(inside)} called {first.op}{first.op.place} and it is not finished, though "
-        f"{ranges(out)} came out of it: dumps of two moments, or a link that stalls; take them again"
+        f"{title(first.group, number)}: {ranges(inside)} called {first.op}{first.op.place} and it is not finished, although "
+        f"{ranges(out)} finished it: the dumps are from different moments, or a link stalls; take them again"
     )
     return Conflict(ConflictCause.TOGETHER, message, (), tuple(inside), first.group, number, None, first.op, False)
 
@@ -82,10 +82,10 @@ def _on_all_ranks(inside: dict[int, RankCalls], number: int) -> Conflict:
     late = tuple(rank for rank, call in calls.items() if call.state is CallState.SCHEDULED)
     message = f"{title(first.group, number)}: {ranges(inside)} called {first.op}{first.op.place}"
     if started and late:
-        message += f"; its kernel never started on {ranges(late)}: that GPU is busy with something earlier"
+        message += f"; its kernel never started on {ranges(late)}: that GPU is still busy with an earlier kernel"
         return Conflict(ConflictCause.NOT_STARTED, message, late, started, first.group, number, first.op)
     timed_out = any(call.state is CallState.TIMED_OUT for call in calls.values())
     are_known = first.group.ranks or first.group.is_default
-    who = "nobody is missing" if are_known else "which other ranks are in this group is not told, one may be missing"
+    who = "no rank is missing" if are_known else "the dumps do not list the ranks of this group, so one may be missing"
     message += f" and it {'timed out' if timed_out else 'is not finished'}: {who}, and the calls fit"
     return Conflict(ConflictCause.TOGETHER, message, (), tuple(inside), first.group, number, None, first.op, timed_out)

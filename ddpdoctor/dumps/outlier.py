@@ -32,7 +32,7 @@ class HungJob:
 
     @property
     def outliers(self) -> tuple[RankActivity, ...]:
-        """Ranks that are not where the others wait for them. Empty when nobody waits."""
+        """Ranks that are not where the others wait for them. Empty if no rank waits."""
         waiting = self.waiting
         if not waiting:
             return ()

@@ -45,8 +45,8 @@ class Activity(str, Enum):
 WORDS = {
     Activity.GONE: "has ended and was not reaped",
     Activity.STOPPED: "is stopped (state T)",
-    Activity.TRACED: "is held by a debugger (state t)",
-    Activity.KERNEL: "sits in an uninterruptible kernel call (state D)",
+    Activity.TRACED: "is stopped by a debugger (state t)",
+    Activity.KERNEL: "is blocked in an uninterruptible kernel call (state D)",
     Activity.COLLECTIVE: "waits for its peers in a collective",
     Activity.DATA: "waits for its data loader",
     Activity.COMPILING: "compiles",
@@ -60,7 +60,7 @@ WORDS = {
     Activity.NETWORK: "waits for the network",
     Activity.COMPUTING: "computes",
     Activity.WAITING: "waits",
-    Activity.UNKNOWN: "is somewhere that could not be seen",
+    Activity.UNKNOWN: "is at an unknown place",
 }
 
 FRAMES: tuple[tuple[str, Activity], ...] = (

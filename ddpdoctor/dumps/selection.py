@@ -10,7 +10,7 @@ from ddpdoctor.facts.hang import Dump
 
 __all__ = ["NAMELESS", "choose"]
 
-NAMELESS = "neither its name nor its content says which rank it is of"
+NAMELESS = "neither its name nor its content gives its rank"
 
 STALE_SECONDS = 3600.0
 """A dump whose last entry is so much older than everything in the others is from an earlier run, whatever the clocks."""

@@ -87,7 +87,7 @@ def _message_waits(matrix: CallMatrix, rank: int) -> list[RankWait]:
 
 
 def _missing(matrix: CallMatrix, waits: dict[int, RankWait], ends: tuple[int, ...]) -> Conflict:
-    """Ranks that wait for nobody and are waited for."""
+    """Ranks that do not wait and that other ranks wait for."""
     direct = [wait for wait in waits.values() if set(wait.missing) & set(ends)]
     first = min(direct, key=lambda wait: (wait.call.group.key, wait.call.sequence)).call
     number, op = first.sequence, first.op
@@ -118,27 +118,27 @@ def _doubts(matrix: CallMatrix, blamed: tuple[int, ...]) -> str:
     """What follows from dumps that are of an earlier moment than the others."""
     words = ""
     if matrix.older:
-        words += f"; the dump of {ranges(matrix.older)} is of an earlier moment: the job may not have stood still yet"
+        words += f"; the dump of {ranges(matrix.older)} was taken earlier than the others: the job may still have been running"
     if early := matrix.early.intersection(blamed):
-        words += f"; the others came out of later calls with {ranges(early)}: so old a dump is of another moment or run"
+        words += f"; the others finished later calls with {ranges(early)}: that dump is from an earlier moment or run"
     return words
 
 
 def _is_open(last: Call) -> str:
-    """What to think of a last call that has not ended, though other ranks came out of it."""
+    """The question that an unfinished last call raises if other ranks finished it."""
     if last.state.is_over or last.op.name not in ROOTED or last.is_p2p:
         return ""
-    return ", which has not ended there: another src or dst than on the ranks that came out of it?"
+    return ", which is unfinished there: probably another src or dst than on the ranks that finished it"
 
 
 def _without_dump(matrix: CallMatrix, waits: dict[int, RankWait], ends: tuple[int, ...]) -> Conflict:
-    """Everybody whose dump is there waits: it is one of those whose dump is not."""
+    """All ranks with a dump wait: the cause is a rank without one."""
     first = min(waits.values(), key=lambda wait: (wait.call.group.key, wait.call.sequence)).call
     who = "it" if len(ends) == 1 else "they"
     where = title(first.group, first.sequence, first.is_p2p)
     message = (
         f"{where}: {ranges(waits)} {wait_verb(waits)} in {first.op}{first.op.place}; "
-        f"{ranges(ends)} left no dump: {who} died, never got there, or the file is missing"
+        f"{ranges(ends)} left no dump: {who} died, did not reach the call, or the file is missing"
     )
     blamed = ends if len(ends) < len(matrix.dumps) else ()
     waiting = tuple(sorted(waits))
@@ -152,7 +152,9 @@ def _apart(matrix: CallMatrix, waits: dict[int, RankWait]) -> list[Conflict]:
     if len(waits) > 1 and set(range(matrix.world)) <= waits.keys():
         return [_circle(waits)]
     first = waits[min(waits)].call
-    message = f"{_told(waits, sorted(waits))}; no other rank entered it, and which ranks are in this group is not told"
+    message = (
+        f"{_told(waits, sorted(waits))}; no other rank entered it, and the dumps do not list the ranks of this group"
+    )
     return [
         Conflict(
             ConflictCause.MISSING,
@@ -169,7 +171,7 @@ def _apart(matrix: CallMatrix, waits: dict[int, RankWait]) -> list[Conflict]:
 
 
 def _circle(waits: dict[int, RankWait]) -> Conflict:
-    """Ranks that wait for each other; where most of them are in one call, the others are to blame."""
+    """Ranks that wait for each other; if most of them are in one call, the others are the cause."""
     ring = _ring(waits)
     together: dict[object, list[int]] = defaultdict(list)
     for rank in ring:
@@ -209,7 +211,7 @@ def _place(call: Call) -> object:
 
 
 def _ring(waits: dict[int, RankWait]) -> list[int]:
-    """The ranks of one circle of waiting, from its lowest; all of them where one waits for members that nobody knows."""
+    """The ranks of one circle of waiting, from its lowest; all of them if one waits for unknown members."""
     path: list[int] = []
     rank = min(waits)
     while rank not in path:

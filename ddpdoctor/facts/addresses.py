@@ -20,7 +20,7 @@ _MALFORMATIONS = (
     (re.compile(r"\$[({\w]|`"), "contains a shell expression that was not expanded"),
     (re.compile(r"\A\[.*\]\Z"), "has the brackets of an IPv6 URL"),
     (re.compile(r"\A(\[.*\]:\d+|[^:]*:\d*)\Z"), "includes a port"),
-    (re.compile(r"[,\s]|\[\d+[-\],]"), "contains more than one host, or a blank"),
+    (re.compile(r"[,\s]|\[\d+[-\],]"), "contains more than one host, or a space"),
     (re.compile(r"[^\w.-]|\A\Z"), "contains characters that are not allowed in host names"),
     (re.compile(r"\A\d+(\.\d+){3}\Z"), "is not an IPv4 address (each number is at most 255)"),
 )

@@ -213,7 +213,7 @@ class ObservationKind(str, Enum):
     UNSYNCHRONIZED = "unsynchronized"
     """An optimizer step with gradients that no backward pass has synchronized."""
     SPLIT_DIFFERS = "split_differs"
-    """random_split gives another split on each rank."""
+    """random_split gives a different split on each rank."""
     METRIC_DIFFERS = "metric_differs"
     """A scheduler is fed with another metric on each rank."""
     NOT_WRAPPED = "not_wrapped"

@@ -32,7 +32,7 @@ def why_not_judged(line: LaunchLine) -> str | None:
     if last.name in UNJUDGED:
         return f"{last.name} ({UNJUDGED[last.name]}) is not judged by ddpdoctor"
     if UNKNOWN in last.program.text:
-        return f"{last.program.raw or plain(last.program.text)} is known to the shell only"
+        return f"{last.program.raw or plain(last.program.text)} can be resolved only by the shell"
     if last.name.endswith(".sh"):
         return _unread(plain(last.program.text))
     return f"{last.name} is not a launcher that ddpdoctor knows"

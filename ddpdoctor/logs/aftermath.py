@@ -67,7 +67,7 @@ class Aftermath:
         return [each for each in progress if "NCCL INFO" not in each.text]
 
     def survived(self, printed: LogLine | Traceback) -> bool:
-        """Whether the process that printed this went on, or the log says that the error did no harm."""
+        """Whether the process that printed this continued, or the log says that the error did no harm."""
         return self.recovered(printed) or self.continued(printed)
 
     def recovered(self, printed: LogLine | Traceback) -> bool:
@@ -98,7 +98,7 @@ class Aftermath:
         return len(progress) >= PROGRESS_LINES and self._log.sources[source].lines > last_number(printed) + enough
 
     def is_made_good(self, ended: Exit) -> bool:
-        """Whether torchrun restarted the workers after this exit, and the job then went on for long or ended well."""
+        """Whether torchrun restarted the workers after this exit, and the job then continued for long or ended well."""
         if ended.by != "torchrun":
             return False
         is_far = self._log.sources[ended.source].lines > ended.number + FAR_LINES
@@ -134,7 +134,7 @@ class Aftermath:
         )
 
     def _is_caught(self, printed: LogLine | Traceback) -> bool:
-        """Whether the line, or one right after it by the same process, says how it goes on, and it did."""
+        """Whether the line, or one right after it by the same process, says how it continues, and it did."""
         caught = [line for line in self._caught.get(printed.source, ()) if _speaks_as(line.who, printed.who)]
         near = [
             line

@@ -79,9 +79,9 @@ GOOD_END_LINES = Distance(
 )
 LAST_WORDS_LINES = Distance(6, "lines", "at the end of an output may say that its process gives up")
 
-# Whether a process went on after an error
-FEW_PROGRESS_LINES = Distance(3, "progress lines", "of the process that printed an error show that it went on")
-PROGRESS_LINES = Distance(10, "progress lines", "show that a job went on where lines do not name their process")
+# Whether a process continued after an error
+FEW_PROGRESS_LINES = Distance(3, "progress lines", "of the process that printed an error show that it continued")
+PROGRESS_LINES = Distance(10, "progress lines", "show that a job continued where lines do not name their process")
 FAR_LINES = Distance(
     300, "lines", "after an error something else may have ended the job: longer than any dump of one failure"
 )
@@ -99,7 +99,7 @@ OWN_MESSAGE_LINES = Distance(
     10, "lines", "after its exception are its message's and what a handler adds, not another error's"
 )
 LONG_MESSAGE_LINES = Distance(
-    40, "lines", "after its exception a message may go on: NCCL's and Gloo's quote C++ frames"
+    40, "lines", "after its exception a message may continue: NCCL's and Gloo's quote C++ frames"
 )
 SUMMARY_ROW_LINES = Distance(
     9, "lines", "from `rank` to `traceback` in a row of torchrun's summary where nodes write at once"

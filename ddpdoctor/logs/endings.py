@@ -1,7 +1,7 @@
 """Whether a log shows that its job ended well or still works, and if not, what it shows instead.
 
-Only a process whose good end is in the log, or whose training steps go on until the end of a log that is not cut, is known to be
-well. Everything else is open: a log that stops after a warning, while the ranks join, or in the middle of a line.
+Only a process whose good end is in the log, or whose training steps continue until the end of a log that is not cut, is known to
+be well. Everything else is open: a log that stops after a warning, while the ranks join, or in the middle of a line.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def open_end(log: Log) -> tuple[OpenEnd, LogLine | None] | None:
 
 
 def _source_end(log: Log, source: int) -> tuple[OpenEnd, LogLine | None] | None:
-    """The same of one source; None where it shows a good end or work that goes on."""
+    """The same of one source; None where it shows a good end or work that continues."""
     if any(line.source == source for line in _launcher_done(log)):
         return None
     lines = [line for line in log.tails if line.source == source and line.text.strip()]

@@ -57,7 +57,7 @@ class LogHistory:
         self._log = log
         self._aftermath = Aftermath(log)
         self.survived = self._aftermath.survived
-        """Whether the process that printed a line or an exception went on, or the log says that it did no harm."""
+        """Whether the process that printed a line or an exception continued, or the log says that it did no harm."""
         self.progress_after = self._aftermath.progress_after
         """The last lines of the same source after a line or an exception that look like a job that works."""
 
@@ -97,7 +97,7 @@ class LogHistory:
 
     @functools.cached_property
     def last_failure(self) -> LogLine | None:
-        """The first of the last lines that says that the job failed, and after which nothing went on; None without one."""
+        """The first of the last lines that says that the job failed, and after which nothing continued; None without one."""
         return next((line for line in self._log.tails if reports_failure(line) and self._is_final(line)), None)
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class LogHistory:
         return all(source.lines <= EXCERPT_LINES and not progress.get(i) for i, source in enumerate(self._log.sources))
 
     def is_harmless(self, lines: Sequence[LogLine]) -> bool:
-        """Whether those who printed these lines, or the job as a whole, went on as if nothing had happened."""
+        """Whether those who printed these lines, or the job as a whole, continued as if nothing had happened."""
         lines = [line for line in lines if not is_quoted(line)]
         if not lines or (lines[0].who.rank is not None and all(map(self._aftermath.continued, lines))):
             return True
@@ -181,13 +181,13 @@ class LogHistory:
             yield from (LogEvent(EventKind.PROGRESS, line) for line in lines)
 
     def _is_final(self, line: LogLine) -> bool:
-        """Whether the log does not show that the job went on after a line that says that it failed."""
+        """Whether the log does not show that the job continued after a line that says that it failed."""
         if self._aftermath.recovered(line):
             return False
         return len(self._aftermath.progress_after_failure(line)) < PROGRESS_LINES
 
     def _ended_its_process(self, each: Traceback, farewells: Sequence[LogLine]) -> bool:
-        """Whether nothing went on after this exception, and it is not of a launcher whose workers were done."""
+        """Whether nothing continued after this exception, and it is not of a launcher whose workers were done."""
         if each.is_exit_barrier or self.survived(each):
             return False
         return _is_of_lost_store(each) or not any(

@@ -63,7 +63,7 @@ _TROUBLE = re.compile(
     r"|\+0x[0-9a-f]+\)|\[0x[0-9a-f]+\]$|did not receive grad|\bforward function\b|\bloss function\b",
     re.IGNORECASE,
 )
-"""Lines that processes print on their way out: they do not show that the job goes on."""
+"""Lines that processes print on their way out: they do not show that the job continues."""
 _AT_WORK = re.compile(r"\d|\b(?:INFO|DEBUG|NOTICE)\b|%\|")
 """What a job that runs prints has numbers, times or levels; a usage, a help text and somebody's remark do not."""
 _QUOTED = re.compile(

@@ -1,4 +1,4 @@
-"""What stands where a secret was: equal secrets get equal marks within one run, and nothing of the secret can be computed."""
+"""The mark that replaces a secret: equal secrets get equal marks within one run, and nothing of the secret can be computed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def marking(marks: Marks) -> Iterator[Marks]:
 
 
 def mark(value: str) -> str:
-    """What stands for this secret."""
+    """The mark of this secret."""
     marks = _CURRENT.get(None)
     return (Marks() if marks is None else marks).mark(value)
 

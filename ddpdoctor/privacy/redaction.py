@@ -75,7 +75,7 @@ ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 WHOLE = re.compile(rf"(?P<name>[+-]*{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-"""A word of a command line that is one assignment: the value extends to its end, including blanks."""
+"""A word of a command line that is one assignment: the value extends to its end, including spaces."""
 HEADER = re.compile(
     r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]{2,20}\s+)?"
     r"|\bauth:\s+(?=[\w+/]{6,}={1,2}(?:\s|$))|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
@@ -134,7 +134,7 @@ NO_PASS = re.compile(r"(?:forward|backward|first|second|third|fwd|bwd|one|two|si
 HASH = re.compile(
     r"(?:sha\d*|commit|revision|digest|md5|etag|blob|checksum|hash|machine-id|boot_id)\W{1,3}$", re.IGNORECASE
 )
-"""Before a hexadecimal number that is no key."""
+"""Before a hexadecimal number that is not a key."""
 SHORT = re.compile(r"\d{1,5}(?:\.\d+)?")
 """A count."""
 IDENTITIES = re.compile(
@@ -176,7 +176,7 @@ def _words(values: list[Any], field: str) -> list[Any]:
     """A list. If it is a command line, the word after `--token` is a secret too."""
     found, follows = [], False
     if values and all(isinstance(each, str) and "\t" not in each for each in values):
-        line = "\t".join(values).replace(" ", "\0")  # keeps a word with blanks together
+        line = "\t".join(values).replace(" ", "\0")  # keeps a word with spaces together
         for known in (*PLACES, USER):
             line = known.sub(lambda m: m["name"] + mark(m["value"].replace("\0", " ")).replace(" ", "\0"), line)
         values = line.replace("\0", " ").split("\t")
@@ -277,7 +277,7 @@ def _named(match: re.Match[str]) -> str:
     is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
     is_plain = is_plain or _OF_NAME.search(name) is not None
     is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
-    # After a blank, a word is a value only if the name is an option: "token bucket" and "password file" are prose.
+    # After a space, a word is a value only if the name is an option: "token bucket" and "password file" are prose.
     is_prose = not sign.strip() and not name.startswith("-")
     if is_prose:  # the rest may still contain one: `secret otpauth://…?secret=…`
         return f"{match['name']}{sign}{NAMED.sub(_named, match['value'])}"

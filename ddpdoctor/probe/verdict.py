@@ -107,7 +107,7 @@ class VerdictMixin:
         if self.store_keys is None:
             return self.probe(weigh(observations), (self.worker.report(),))
         if any(map(self.is_about_store, observations)):
-            return self.judge_alone(StoreLost(ConnectOutcome.SILENT, "its process does not run"), observations)
+            return self.judge_alone(StoreLost(ConnectOutcome.SILENT, "its process is not running"), observations)
         try:
             self._published = [*observations, *self._own_condition(observations)]
             self.store_keys.fail(self.worker.report(self.waited), self._published)

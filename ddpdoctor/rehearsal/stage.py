@@ -35,7 +35,7 @@ def _remove_orphans() -> None:
             pid, _, began = (each / OWNER).read_text().partition(" ")
             is_own = each.stat().st_uid == os.getuid()
         except OSError:
-            continue  # it is just being made, or belongs to somebody else
+            continue  # it is just being made, or belongs to another user
         if is_own and pid.isdecimal() and _began(int(pid)) != began:
             shutil.rmtree(each, ignore_errors=True)
 

@@ -66,7 +66,7 @@ class RehearsalPlan:
 
 @dataclass
 class RehearsalRun:
-    """What came of it. `outputs` are what the ranks printed, `stacks` where ranks were that waited or were busy."""
+    """The result. `outputs` are what the ranks printed, `stacks` where ranks were that waited or were busy."""
 
     comparison: Comparison
     outputs: dict[int, bytes] = field(default_factory=dict)
@@ -286,7 +286,7 @@ class _Rehearsal:
                 return
 
     def _settle_exits(self) -> None:
-        """Tell the comparison of exits, after all records of the process were read."""
+        """Report exits to the comparison, after all records of the process were read."""
         for index, code in list(self._exits.items()):
             keys = [key for key, track in self._comparison.tracks.items() if track.index == index]
             if not any(key in self._open for key in keys):
@@ -318,7 +318,7 @@ class _Rehearsal:
         return False
 
     def _is_stalled(self, active: list[Any]) -> bool:
-        """Whether no rank can go on: all wait, or those that do not are ended."""
+        """Whether no rank can continue: all wait, or those that do not are ended."""
         if self._comparison.stalled() is not None:
             return True
         return bool(active) and all(t.is_blocked for t in active) and any(t.is_done for t in self._comparison.ranks)
@@ -329,7 +329,7 @@ class _Rehearsal:
         return all(self._cpu[pid] - before.get(pid, -100) <= 1 for pid in self._cpu)
 
     def _look_at_stacks(self) -> None:
-        """Ask the ranks that are still there for their Python stacks, if it is not known where they are."""
+        """Request the Python stacks of ranks that are still running, if it is not known where they are."""
         comparison = self._comparison
         busy = [
             (key, t)

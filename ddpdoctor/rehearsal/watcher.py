@@ -103,7 +103,7 @@ class JobWatcher:
                 self.comparison.add(number, record)
 
     def _look(self, now: float) -> None:
-        """Tell of a difference, once. After the first rank has switched off, the others have nothing to be compared with."""
+        """Report a difference, once. After the first rank has switched off, the others have nothing to be compared with."""
         if self.has_told or self.reasons:
             return
         comparison = self.comparison

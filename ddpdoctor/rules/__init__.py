@@ -132,7 +132,7 @@ class Cause:
             sections = "launch, log, hang, submission or rehearsal"
             raise ValueError(f"{self.rule.code}: a look takes {sections}, not {section!r}")
         if section == "log" and (self.looks_at("log") or "log" in self.rule.needs):
-            raise ValueError(f"{self.rule.code}: a second look at logs; expected one")
+            raise ValueError(f"{self.rule.code}: a second look at logs, expected one")
         self._looks.append((section, check))
         return check
 

@@ -1,4 +1,4 @@
-"""Why two ranks parted: the conditions and loops around the lines at which they were."""
+"""Why two ranks diverged: the conditions and loops around the lines at which they were."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Comparison:
         self._finish(track, record.get("n"))
 
     def _begun(self, track: Track, record: Record) -> None:
-        """An asynchronous call returned its work: the process goes on."""
+        """An asynchronous call returned its work: the process continues."""
         call = track.calls.get(record.get("n", -1))
         if call is not None and call in track.blocked:
             track.blocked.remove(call)
@@ -245,7 +245,7 @@ class Comparison:
             self.difference = Difference(Kind.BUFFER, 0, _ranks([sender, receiver]), sides)
 
     def _check_absent(self) -> None:
-        """Whether a process waits for one that will never come."""
+        """Whether a process waits for one that will never arrive."""
         if self.found is not None or self.difference is not None or self.is_uneven_allowed:
             return
         for track in self.ranks:
@@ -314,7 +314,7 @@ class Comparison:
         return self.difference
 
     def stalled(self) -> Difference | None:
-        """What the processes wait for if all of them wait, None if some process could still go on."""
+        """What the processes wait for if all of them wait, None if some process could still continue."""
         ranks = self.ranks
         if self.settled() is not None:
             return self.difference
@@ -324,7 +324,7 @@ class Comparison:
         return self._transfers_stalled(active) or self._collectives_stalled(active) or self._joining_stalled(active)
 
     def waiting_for(self, tracks: Iterable[Track]) -> Difference | None:
-        """The difference if these processes, which are in their own code, never come: not certain."""
+        """The difference if these processes, which are in their own code, never arrive: not certain."""
         late = list(tracks)
         for track in self.ranks:
             for call in track.blocked:

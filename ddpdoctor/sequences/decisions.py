@@ -1,4 +1,4 @@
-"""Conditions that decide about collectives and depend on values that differ between the ranks: they part in a longer run."""
+"""Conditions that decide about collectives and depend on values that differ between ranks, which diverge in a longer run."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["LESSER_LOOKS", "collectives_before", "divided_losses"]
 Kind = ObservationKind
 WORLD_WORDS = re.compile(r"world|num_gpus|n_gpus|num_processes|num_replicas", re.IGNORECASE)
 LEAST_DRAWS = 2
-"""Equal draws from which on it is no coincidence: one number of a small range may be equal."""
+"""The number of equal draws that rules out a coincidence: one number of a small range may be equal."""
 NEAR = 0.26
 """How near a ratio of steps must be to the number of ranks, as a share of it."""
 

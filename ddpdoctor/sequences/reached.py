@@ -1,4 +1,4 @@
-"""What of the user's code a rehearsal did not come to: calls that concern other ranks, and branches on the rank."""
+"""The parts of the user's code that a rehearsal did not reach: calls that concern other ranks, and branches on the rank."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ExecutedCode:
 
 
 def unreached(sources: Sources, executed: ExecutedCode) -> tuple[UnreachedCode, ...]:
-    """Calls that concern other ranks, and branches on the rank, that no rank came to, in the order of the files."""
+    """Calls that concern other ranks, and branches on the rank, that no rank reached, in the order of the files."""
     found: dict[tuple[str, int], UnreachedCode] = {}
     for file in sorted(executed.lines):
         tree = sources.tree(file)

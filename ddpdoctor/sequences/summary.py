@@ -166,7 +166,7 @@ def _stack(text: str) -> tuple[CodePlace, ...]:
 
 
 def _not_reached(ranks: Sequence[Track], texts: Mapping[str, str]) -> tuple[str, ...]:
-    """What the script has and did not come to, because the rehearsal ended it."""
+    """What the script contains and did not reach, because the rehearsal ended it."""
     if not any(t.end is RankEnd.ENDED for t in ranks):
         return ()
     whole = "\n".join(texts.values())

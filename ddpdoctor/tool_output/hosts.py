@@ -20,7 +20,7 @@ _HOST = re.compile(r"[A-Za-z][\w-]*\d[\w-]*$")
 
 
 def by_host(files: Sequence[tuple[str, Sequence[Record]]]) -> dict[str, list[Sourced]]:
-    """The records by the name of their machine; "" for the machine that nothing names."""
+    """The records by the name of their machine; "" for the machine without a name."""
     folders = {_folder(name) for name, _ in files}
     found: dict[str, list[Sourced]] = {}
     for name, records in files:

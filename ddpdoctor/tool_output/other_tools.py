@@ -1,4 +1,4 @@
-"""The log of NVIDIA's fabric manager, the summary of ibdiagnet, and tools whose output is recognised and not judged."""
+"""The log of NVIDIA's fabric manager, the summary of ibdiagnet, and tools whose output is recognized and not judged."""
 
 from __future__ import annotations
 

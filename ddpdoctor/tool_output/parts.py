@@ -112,7 +112,7 @@ LITERALS = (
     b"PATH=",
     b"HOME=",
 )
-"""Every recognised output contains one of these."""
+"""Every recognized output contains one of these."""
 IN_LOGS = (
     b"| NVIDIA-SMI ",
     b"NVSMI LOG",

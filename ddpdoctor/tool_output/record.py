@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 __all__ = ["NOT_IN_FILES", "Card", "Fields", "Hca", "Line", "Record", "Said", "bus_id_of", "decimal", "integer"]
 
 NOT_IN_FILES = "NOT_IN_FILES"
-"""Stands in `Device.absent` for an NVML error code: no file shows the field."""
+"""Used in `Device.absent` in place of an NVML error code: no file shows the field."""
 
 Line = tuple[int, str]
 """A line of a file and its number, which counts from 1."""
@@ -84,7 +84,7 @@ class Record:
         return self.tool.startswith("lspci") or any("minor" in card.device for card in self.cards)
 
     def say(self, path: str, value: Any, line: int) -> None:
-        """Record a value; the first one of a path stays. None is no value."""
+        """Record a value; the first one of a path stays. None is not a value."""
         if value is not None:
             self.values.setdefault(path, Said(value, line))
 

@@ -101,7 +101,7 @@ def test_of_a_dump_that_breaks_off_it_is_not_known_whether_its_rank_is_late() ->
     dumps[1] = replace(dumps[1], problem="breaks off")
     (found,) = compare(dumps)
     assert (found.cause, found.ranks, found.waiting, found.is_certain) == (ConflictCause.MISSING, (1,), (0, 2), False)
-    assert "the dump of rank 1 breaks off before: whether it called it is not known" in found.message
+    assert "the dump of rank 1 ends before this call: unknown whether it made it" in found.message
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_dump_of_an_earlier_moment_makes_nobody_late_while_the_others_move() -
 
     found = _only(raws(4, 9, 9, opened=(1,)))
     assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.MISSING, (2,), False)
-    assert "rank 0 is of an earlier moment" in found.message
+    assert "rank 0 was taken earlier" in found.message
     found = _only(raws(4, 9, 7, opened=(1,)))
     assert (found.cause, found.ranks) == (ConflictCause.MISSING, (0, 2))
     found = _only(raws(4, 9, 9, opened=(1, 2)))
@@ -310,7 +310,7 @@ def test_a_dump_that_ends_long_before_what_the_others_came_out_of_blames_nobody_
     done, open_call = call("all_reduce"), call("all_reduce", state="started")
     found = _only({r: dump([done] * (3 if r == 1 else 9) + [open_call], groups=WORLD) for r in range(3)})
     assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.MISSING, (1,), False)
-    assert "of another moment or run" in found.message
+    assert "from an earlier moment or run" in found.message
 
 
 def test_ranks_that_seem_to_wait_in_a_circle_while_the_job_moves_are_not_blamed() -> None:
@@ -332,7 +332,7 @@ def test_a_loop_that_one_rank_leaves_a_round_earlier_is_told_from_another_order(
     more = call("all_reduce", line=93, state="scheduled")
     found = _only({r: dump([step] * 4 + [end if r == 2 else more], groups=WORLD) for r in range(3)})
     assert (found.cause, found.ranks, found.is_certain) == (ConflictCause.SKIPPED, (2,), False)
-    assert "fewer rounds" in found.message
+    assert "fewer iterations" in found.message
     found = _only({r: dump([step] * 4 + [more if r == 2 else end], groups=WORLD) for r in range(3)})
     assert (found.cause, found.ranks) == (ConflictCause.EXTRA, (2,))
 

@@ -35,7 +35,7 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         if width >= NARROW and any(d.error is None for d in gpu.devices):
             pieces += [Text(""), health(gpu.devices)]
         if not seen.order_known:
-            why = "unlike GPUs, numbered fastest first by CUDA; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order"
+            why = "different GPU models, numbered by CUDA with the fastest first; CUDA_DEVICE_ORDER=PCI_BUS_ID fixes the order"
             if any(d.mig_mode for d in gpu.devices):
                 why = "GPUs that MIG divides: a process gets the one instance that CUDA_VISIBLE_DEVICES=MIG-… names"
             pieces.append(Text(f"?: {why}"))

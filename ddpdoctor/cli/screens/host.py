@@ -47,7 +47,7 @@ def _machine(host: Host) -> Iterator[PropertyRow]:
 def _session(host: Host) -> str:
     assert host.logind is not None
     words = ["in a login session" if host.logind.is_in_session else "in no login session"]
-    return ", ".join([*words, "the user lingers"] if host.logind.user_lingers else words)
+    return ", ".join([*words, "lingering is enabled"] if host.logind.user_lingers else words)
 
 
 def _memory(host: Host) -> Iterator[PropertyRow]:

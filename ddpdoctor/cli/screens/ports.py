@@ -51,7 +51,7 @@ def _port(net: Net) -> list[RenderableType]:
         return [Text(f"Port: {gap.reason if gap else 'unknown'}.")]
     if not port.is_set:
         origin = (
-            "MASTER_PORT is not set. torchrun takes 29500 for several nodes, and a random free port on one node "
+            "MASTER_PORT is not set. torchrun uses 29500 for several nodes, and a random free port on one node "
             "(29500 before torch 2.12)."
         )
         return [Text(origin), Text(f"Port {port.number}: {_condition(port)}.")]

@@ -66,7 +66,7 @@ def _nccl(versions: Versions) -> Iterator[PropertyRow]:
         return
     if versions.nccl_is_static:
         yield PropertyRow("NCCL", "inside torch", "linked statically into libtorch_cuda.so")
-    required = f", torch asks for {versions.nccl_required}" if versions.nccl_required else ""
+    required = f", torch needs {versions.nccl_required}" if versions.nccl_required else ""
     for i, library in enumerate(versions.nccl_libraries):
         what = "NCCL" if i == 0 and not versions.nccl_is_static else "not loaded"
         why = f"by {library.source}{required if what == 'NCCL' else ''}"

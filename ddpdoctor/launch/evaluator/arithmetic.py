@@ -223,7 +223,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _is_step(before: Sequence[tuple[str, str]], text: str, at: int) -> bool:
-    """Whether `++` or `--` belongs to a variable before or behind it."""
+    """Whether `++` or `--` belongs to the variable before or after it."""
     if before and before[-1][0] == "name":
         return True
     is_operand = bool(before) and (before[-1][0] == "number" or before[-1][1] == ")")

@@ -41,7 +41,7 @@ def batch_job(
     """The job that this layer submits; None where its text is not known.
 
     Args:
-        inner: the words behind the options.
+        inner: the words after the options.
         read: the text of the file that a word names.
     """
     given = " ".join(quote(word.text) for word in layer.own[1:] if not word.text.startswith("--wrap"))
@@ -75,7 +75,7 @@ def other_batch_job(
     version: Version,
     read: Callable[[Value], Value | None],
 ) -> BatchJob | None:
-    """The job of `flux batch` or qsub: its options stand before those of the script's comments, and win.
+    """The job of `flux batch` or qsub: its options precede those of the script's comments, and win.
 
     Args:
         words: those after `flux batch` or `qsub`.

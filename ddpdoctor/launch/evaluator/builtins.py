@@ -255,7 +255,7 @@ def _test(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
 
 
 def _forward(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
-    """`command`, `builtin`: the program behind them, not a function."""
+    """`command`, `builtin`: the program after them, not a function."""
     rest = list(words[1:])
     if rest and rest[0].text in ("-v", "-V"):
         shell.output.append(NOT_KNOWN)

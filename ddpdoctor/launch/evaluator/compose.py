@@ -84,7 +84,7 @@ def run_of_compose(services: Sequence[ComposeService], text: str, file: str, ver
             continue
         copies = number(service.at.get("deploy", "replicas")) or number(service.at.get("scale")) or 1
         if copies > 1:
-            found.left_out.append(f"service {service.name}: {copies} copies, of which 1 is imagined")
+            found.left_out.append(f"service {service.name}: only 1 of {copies} copies is simulated")
         run = run_placed(command, version, budget)
         found.left_out += run.left_out
         launched += [each.launched for each in counted(run.launched, "", 0)]

@@ -50,7 +50,7 @@ class ShellView(Protocol):
         """`$RANDOM` and `$SRANDOM`; None for every other name."""
 
     def substitute(self, text: str, origin: Origin) -> Value:
-        """What `$(text)` prints, without the line ends behind it."""
+        """What `$(text)` prints, without the trailing line ends."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Expander:
         return joined(pieces)
 
     def quoted(self, text: str, at: int = 0) -> Value:
-        """The text as it would stand between double quotes: the body of a heredoc."""
+        """The text as between double quotes: the body of a heredoc."""
         word = _Word()
         self._double(word, text, at, is_heredoc=True)
         return joined((joined(part.value for part in parts) for parts in word.fields), " ")
@@ -387,7 +387,7 @@ class Expander:
         is_missing = (value is None or (is_list and not values)) or (operator[0] == ":" and value.text == "")
         kind = operator[-1]
         if is_unknown and self._is_open(name) and kind in "-=":
-            self._operand(word, operand, at, is_quoted=is_quoted)  # nobody has set it as far as the file says
+            self._operand(word, operand, at, is_quoted=is_quoted)  # the file does not set it
         elif is_unknown and kind == "+":
             word.add(NOT_KNOWN, is_quoted=is_quoted, is_split=not is_quoted)
         elif (kind == "+") == is_missing and kind == "+":
@@ -409,7 +409,7 @@ class Expander:
         return _NAME.fullmatch(name) is not None and self._shell.variables.is_open(name)
 
     def _operand(self, word: _Word, operand: str, at: int, *, is_quoted: bool) -> None:
-        """The text behind an operator: quoted like the expansion it is in."""
+        """The text after an operator: quoted like the expansion it is in."""
         if is_quoted:
             text = operand
             if '"' in text:
@@ -550,7 +550,7 @@ def _fields(parts: list[_Part], ifs: str) -> list[Value]:
 
 
 def _pieces(text: str, ifs: str) -> list[str | None]:
-    """The pieces of a text between separators; None where a blank stands at an end, which ends a field and begins none."""
+    """The pieces of a text between separators; None where there is a space at an end, which ends a field and begins none."""
     blanks = "".join(sign for sign in ifs if sign in " \t\n")
     others = "".join(sign for sign in ifs if sign not in " \t\n")
     if not text:

@@ -113,7 +113,7 @@ def _line(
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:
-    """Where each word was written; a word of unknown origin stands where its command does."""
+    """Where each word was written; a word of unknown origin is placed at its command."""
     for word, value in zip(member.words, member.argv, strict=True):
         origin = next((o for o in value.origins if o.file == file), member.origin)
         row = bisect_right(rows, origin.start) - 1

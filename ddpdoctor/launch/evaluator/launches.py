@@ -21,7 +21,7 @@ from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
-from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
@@ -97,7 +97,7 @@ class Place:
     hostname: str | None = None
     """What `hostname` prints there where that is not the name of the host; then no address is compared with the name."""
     unset: frozenset[str] = frozenset()
-    """Variables that certainly nobody outside has set."""
+    """Variables that are certainly not set outside."""
     starter: Starter | None = None
     """The innermost program that put it on its host."""
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
@@ -416,7 +416,7 @@ class _Runner:
             )
 
     def _inner(self, argv: Sequence[Value], words: Sequence[Word], layer: Layer) -> tuple[Value, ...]:
-        """The words behind those of a wrapper."""
+        """The words after those of a wrapper."""
         last = layer.own[-1] if layer.own else layer.program
         at = next((i for i, word in enumerate(words) if word is last or word == last), -1)
         return tuple(argv[at + 1 :]) if at >= 0 else ()
@@ -509,7 +509,7 @@ class _Runner:
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
     def _written_at(self, text: Value) -> Callable[[int, int], Origin] | None:
-        """Where the characters of a text stand: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
+        """Where the characters of a text are: of `bash -c '…'` exactly, of a here-document with expansions by its rows."""
         whole = text.origins[0] if text.origins and text.text else None
         if whole is None or whole.file != self._file:
             return None
@@ -682,7 +682,8 @@ class _Runner:
         if per_node is not None:
             base["SLURM_NTASKS_PER_NODE"] = what.value(per_node)
         elif self._allocation.components and parts[-1].tasks_per_node is not None:
-            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node))
+            counts = {part.tasks_per_node for part in parts}
+            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node)) if len(counts) == 1 else NOT_KNOWN
         return tasks, base, withheld
 
     def _parts(self, layer: Layer) -> tuple[Allocation, ...]:
@@ -801,7 +802,7 @@ class _Runner:
             return None
         slots_of = self._mpi_slots(layer, folder)
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
-        if listed is None and option(layer, "--hostfile", "-hostfile") is None:
+        if UNKNOWN in (listed or "") or (listed is None and option(layer, "--hostfile", "-hostfile") is None):
             return None
         if None in slots_of.values() and (listed is None or not is_open_mpi):
             return None
@@ -1022,7 +1023,7 @@ _NAMES_HOSTS = {"pdsh": "w", "clush": "w", "blaunch": "z", "pbsdsh": "h"}
 
 
 def _remote_words(texts: Sequence[str], name: str) -> tuple[str | None, list[int]]:
-    """The value of the option that names hosts, and the indices of the words that are no option."""
+    """The value of the option that names hosts, and the indices of the words that are not options."""
     named = None
     at = 1
     while at < len(texts) and texts[at].startswith("-") and len(texts[at]) > 1:
@@ -1056,7 +1057,7 @@ def _is_printed(program: str) -> bool:
 
 
 def _words(argv: Sequence[Value]) -> tuple[Word, ...]:
-    """The values as words of a line in which blanks separate them."""
+    """The values as words of a line in which spaces separate them."""
     found = []
     at = 0
     for value in argv:

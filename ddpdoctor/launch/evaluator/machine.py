@@ -27,7 +27,7 @@ QUIET = frozenset(
         *("clear"),
     )
 )
-"""Programs that prepare something and print nothing that a script goes on with; they are taken to succeed."""
+"""Programs that prepare something and print nothing that a script uses; they are assumed to succeed."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ImaginedMachine:
         self.written[full] = (before or "") + content.text if is_known else None
 
     def exists(self, path: str, folder: str | None, test: str) -> bool | None:
-        """What is on the cluster's machines is not known; what lies beside the job file is."""
+        """What is on the cluster's machines is not known; what is next to the job file is."""
         full = _full(path, folder)
         if full is None:
             return None

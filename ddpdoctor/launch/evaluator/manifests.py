@@ -87,7 +87,9 @@ def pods_of_manifest(
         started: list[PodLaunch] = []
         for pod in work.pods[:room]:
             if budget.statements <= 0 or launched >= MOST_LAUNCHED:
-                found.left_out.append(f"{work.kind} {work.name}: more than is imagined, from {pod.name} on")
+                found.left_out.append(
+                    f"{work.kind} {work.name}: more pods than are simulated; left out from {pod.name} on"
+                )
                 break
             count = 0
             commands = list(commands_of_pod(pod, manifest, maps))

@@ -49,7 +49,7 @@ class Workload:
             self.left_out.append(f"{self.kind} {self.name}: the number of its pods is not known")
             return range(min(1, room))
         if wanted > room:
-            self.left_out.append(f"{self.kind} {self.name}: {wanted} pods, of which {room} are imagined")
+            self.left_out.append(f"{self.kind} {self.name}: only {room} of {wanted} pods are simulated")
         return range(min(wanted, room))
 
 

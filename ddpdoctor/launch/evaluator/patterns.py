@@ -15,7 +15,7 @@ LONGEST_TEXT = 20_000
 
 
 class TooManyWords(ValueError):
-    """A brace expression makes more words than anybody writes."""
+    """A brace expression makes more words than are ever written."""
 
 
 @functools.lru_cache(512)
@@ -128,7 +128,7 @@ def braces(text: str) -> list[str]:
 
 
 def _brace(text: str) -> tuple[int, int, list[str]] | None:
-    """Where the first brace expression of a text stands, and its alternatives."""
+    """The position of the first brace expression of a text, and its alternatives."""
     start = 0
     while (start := _unescaped(text, "{", start)) >= 0:
         if text[start - 1 : start] == "$" and not (start > 1 and text[start - 2] == "\\"):

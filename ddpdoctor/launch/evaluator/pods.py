@@ -162,7 +162,7 @@ def _whole(manifest: Manifest, items: Sequence[At]) -> Origin:
 def _environ(pod: ImaginedPod, container: At, manifest: Manifest, maps: ConfigMaps) -> tuple[dict[str, Value], bool]:
     """The container's variables in the kubelet's order; and whether something else may have set more.
 
-    A reference sees only what stands before it (kubernetes/pkg/kubelet/kubelet_pods.go: `makeEnvironmentVariables`).
+    A reference sees only what precedes it (kubernetes/pkg/kubelet/kubelet_pods.go: `makeEnvironmentVariables`).
     """
     environ: dict[str, Value] = {}
     is_open = False

@@ -32,7 +32,7 @@ class Expansion:
     """(index in the result, index in the source, whether the two advance together)."""
 
     def source_of(self, at: int) -> int:
-        """The index in the source of what stands at an index of the result."""
+        """The index in the source of an index of the result."""
         index = bisect_right(self.pieces, at, key=lambda piece: piece[0]) - 1
         if index < 0:
             return at

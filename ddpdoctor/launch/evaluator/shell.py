@@ -77,7 +77,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StartedCommand:
-    """A program that the script starts: its words, its environment, where it stands, and whether that is certain.
+    """A program that the script starts: its words, its environment, where it is written, and whether that is certain.
 
     `folder` is its working directory, None where it is unknown. `is_certain` is False in a branch that may not be taken.
     """
@@ -117,7 +117,7 @@ class _Flow(Exception):
 
 @dataclass(slots=True)
 class _Source:
-    """A text that is executed, and where its characters stand: in a file, or all in one place of another text."""
+    """A text that is executed, and where its characters are: in a file, or all in one place of another text."""
 
     text: str
     offsets: Offsets
@@ -150,7 +150,7 @@ class Shell:
         self.is_certain = True
         self.is_background = False
         self.invoked: list[InvokedCommand] | None = None
-        """Every command that this shell and its subshells run, in order; None where nobody asks."""
+        """Every command that this shell and its subshells run, in order; None if it is not needed."""
         self.is_ended = False
         """Every way through the script has ended."""
         self.has_started = False
@@ -408,7 +408,7 @@ class Shell:
                 self._targets.append((path, sink, operator.endswith(">>")))
 
     def _path_of(self, destination: Node) -> Value:
-        """The file of a redirection. The grammar cuts `$A/x_$B.sh` into two words: what touches is one."""
+        """The file of a redirection. The grammar cuts `$A/x_$B.sh` into two words: adjacent pieces are one."""
         text, end = self.text_of(destination), destination.end_byte
         following = destination.next_sibling
         while following is not None and following.is_named and following.start_byte == end:
@@ -705,7 +705,7 @@ class Shell:
 
     def _mark_later(self, name: str, flags: dict[str, bool]) -> None:
         if name not in self.variables.named and self.variables.is_open(name) and flags.get("is_exported"):
-            return  # what somebody else has set is exported as it is
+            return  # what another process has set is exported as it is
         self.variables.mark(name, **flags)
 
     def _localise(self, name: str) -> None:
@@ -816,7 +816,9 @@ class Shell:
                     before = []
                 text = "".join(self.text_of(each) for each in children)
                 start = self.start_of(child)
-                here = (self._source.origin(start, start + len(text)),)  # of a value that a scheduler or nobody has set
+                here = (
+                    self._source.origin(start, start + len(text)),
+                )  # of a value that a scheduler sets, or that is not set
                 words += [
                     value if value.origins else replace(value, origins=here)
                     for value in self.expander().fields(text, start)
@@ -926,7 +928,7 @@ class Shell:
 
 
 def _parsable(text: str) -> str:
-    """The text for the grammar, of the same length: it knows no NUL, and stumbles over `<<` and `--` in arithmetic."""
+    """The text for the grammar, of the same length: it does not accept NUL, and fails on `<<` and `--` in arithmetic."""
     source = text.replace(UNKNOWN, "_")
     return _ARITHMETIC.sub(lambda found: found[1] + "1" * len(found[2]) + "))", source) if "((" in source else source
 
@@ -988,7 +990,7 @@ def run_text(text: str, shell: Shell, file: str = "") -> int | None:
 
 
 def _joined_words(node: Node) -> Iterator[list[Node]]:
-    """The assignments and words of a command. The grammar cuts `$A.$B.$C` into two words: what touches is one."""
+    """The assignments and words of a command. The grammar cuts `$A.$B.$C` into two words: adjacent pieces are one."""
     waiting: list[Node] = []
     for child in node.children:
         is_word = child.is_named and child.type not in _NO_WORDS

@@ -37,7 +37,7 @@ def submission_of(
     """A job file with everything that it starts.
 
     Args:
-        lines: the launch lines of its text, which know the training scripts beside it.
+        lines: the launch lines of its text, which know the training scripts next to it.
         shell: its text, if it is a shell file.
     """
     places = _Places(file, text)
@@ -59,6 +59,7 @@ def submission_of(
         services,
         ray_starts=ray_starts(run.programs, places.mark),
         ray_submits=ray_submits(run.programs, places.mark),
+        is_submitting=run.submits,
         shell=shell,
     )
 
@@ -137,7 +138,7 @@ def _grant(allocation: Allocation, places: _Places) -> Grant:
 
 
 def _is_awaited(text: str, run: ImaginedRun) -> bool:
-    """Whether the script goes on after the last statement that it starts in the background."""
+    """Whether the script continues after the last statement that it starts in the background."""
     last = run.launched[-1] if run.launched else None
     if last is None or not last.is_background or last.origin.end <= 0 or run.submits:
         return True

@@ -42,7 +42,7 @@ class ShellVariable:
 class Variables:
     """The variables of one shell.
 
-    `is_closed`: what is not set here is not set at all, as in a test; else somebody may have set it before.
+    `is_closed`: what is not set here is not set at all, as in a test; else it may have been set before.
     """
 
     named: dict[str, ShellVariable] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Variables:
         self.unset.discard(name)
 
     def forget(self, name: str) -> None:
-        """What it holds is not known any more."""
+        """What it holds is no longer known."""
         variable = self.named.get(name, ShellVariable())
         elements = None if variable.elements is None else {"0": NOT_KNOWN}
         self.named[name] = replace(variable, value=variable.value.without_knowledge(), elements=elements)

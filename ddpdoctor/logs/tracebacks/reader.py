@@ -35,7 +35,7 @@ HEAD = "Traceback (most recent call last)"
 IGNORED = "Exception ignored "
 """Python says so of what a destructor or a callback raised: it ended nothing."""
 _AT_EXIT = "_run_finalizers"
-"""Of multiprocessing: it prints what a finalizer raised, and goes on."""
+"""Of multiprocessing: it prints what a finalizer raised, and continues."""
 _ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
 _CHAINED = re.compile(r"handling of the above exception|above exception was the direct cause")
 _ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n(?: *\[\.\.\.\]\\+n)? *File ")

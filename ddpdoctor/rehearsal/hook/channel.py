@@ -88,11 +88,11 @@ class RecordChannel:
 
     @property
     def is_connected(self) -> bool:
-        """Whether this process has said anything, and may say more."""
+        """Whether this process has sent records and may send more."""
         return self._socket is not None
 
     def switch_off(self) -> None:
-        """Say nothing more."""
+        """Send no further records."""
         self.is_off = True
         connection, self._socket = self._socket, None
         if connection is not None:

@@ -24,7 +24,7 @@ class CannotRehearse(RuntimeError):
 
 
 def refuse(what: str) -> None:
-    """The rehearsal cannot go on.
+    """The rehearsal cannot continue.
 
     Raises:
         CannotRehearse: always.

@@ -1,4 +1,4 @@
-"""The end of a rehearsal inside a rank: an exception at the boundary of a step, which the script cannot swallow unseen."""
+"""The end of a rehearsal inside a rank: an exception at the boundary of a step; a script that swallows it is noticed."""
 
 from __future__ import annotations
 

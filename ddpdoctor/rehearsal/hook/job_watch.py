@@ -50,7 +50,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
 
 
 def end(reason: str) -> None:
-    """Say that no further calls are recorded, and switch off."""
+    """Report that no further calls are recorded, and switch off."""
     if not channel().is_off:
         channel().say("watched", count=_steps["count"], reason=reason)
         channel().switch_off()

@@ -1,4 +1,4 @@
-"""The values of the user's variables when a rank calls a collective: a condition on one that differs will part the ranks."""
+"""The values of the user's variables when a rank calls a collective: a condition on one that differs makes the ranks diverge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["look"]
 
 MOST_LOOKS = 300
 MOST_AT_A_LINE = 12
-"""Looks at one line: what grows apart does so in the first ones."""
+"""Looks at one line: values that diverge do so in the first ones."""
 MOST_FRAMES = 3
 DEEPEST = 40
 MOST_NAMES = 60

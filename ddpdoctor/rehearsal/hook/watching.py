@@ -1,4 +1,4 @@
-"""What a rank reports about itself at its end: works that nobody waited for, and groups that were not destroyed."""
+"""What a rank reports about itself at its end: works that were not waited for, and groups that were not destroyed."""
 
 from __future__ import annotations
 

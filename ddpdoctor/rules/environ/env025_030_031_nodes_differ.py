@@ -143,8 +143,8 @@ def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
     """Variables that affect the job are set on some nodes and not on others.
 
     ## Why it matters
-    An export in the submitting shell stays there: mpirun without -x, ssh, and Ray start ranks without it. Some
-    ranks then run with other settings than the rest, and the job hangs if the settings must agree.
+    An export in the submitting shell stays there: mpirun without -x, ssh, and Ray start ranks without it. Some ranks
+    then run with different settings, and the job hangs if the settings must agree.
 
     ## Fix
     Pass them on: `mpirun -x NAME`, `srun --export=ALL`, .deepspeed_env, Ray's runtime_env, or /etc/nccl.conf on

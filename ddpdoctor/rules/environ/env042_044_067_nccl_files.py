@@ -155,7 +155,9 @@ def _about_file(environ: Environ, index: int, file: ConfFile) -> Finding:
     ]
     parts = [f"sets {_some(effective)} (not visible in the environment)" if effective else "has no effect"]
     parts += [f"{_some([shorten(n, 60) for n in overridden])} is overridden"] if overridden else []
-    parts += [f"blanks in {_some([repr(shorten(n, 30)) for n in malformed])} make it useless"] if malformed else []
+    parts += (
+        [f"NCCL ignores {_some([repr(shorten(n, 30)) for n in malformed])} because of its spaces"] if malformed else []
+    )
     return Finding(
         f"{shorten(file.path)} {'; '.join(parts)}",
         (Evidence(f"environ.conf_files[{index}]", _some(effective) or "no effective value", "known values"),),

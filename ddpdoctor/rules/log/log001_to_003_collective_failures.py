@@ -330,7 +330,7 @@ def lagging_in_hang(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.ras_findings import ras_finding
 
     if not hang.ras:
-        not_here("NCCL's RAS was not asked")
+        not_here("NCCL's RAS was not queried")
     for each in hang.ras:
         slower, ahead = _slower(each), _ahead(each)
         if slower:

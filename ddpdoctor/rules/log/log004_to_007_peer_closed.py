@@ -256,7 +256,7 @@ def dead_for_ras(hang: Hang) -> Iterator[Finding]:
     from ddpdoctor.rules.hang.ras_findings import ras_finding
 
     if not hang.ras:
-        not_here("NCCL's RAS was not asked")
+        not_here("NCCL's RAS was not queried")
     for each in hang.ras:
         gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
         if gone:

@@ -61,7 +61,7 @@ def gpu_out_of_memory(log: Log) -> Iterator[Finding]:
     """
     for found in signed(gpu_out_of_memory, log):
         wanted = _WANTED.search(found.quote)
-        yield found if wanted is None else retitled(found, f"{wanted[1]} out of memory: {wanted[2]} more wanted")
+        yield found if wanted is None else retitled(found, f"{wanted[1]} out of memory: {wanted[2]} more requested")
 
 
 @cause(

@@ -39,7 +39,7 @@ FIX_OF_WARNING = (
     "reasons before the job starts."
 )
 WHY_OF_WARNING = (
-    "The warning is the nearest reason in the log: NCCL failed right after it, and no known cause fits its words."
+    "The warning is the nearest reason in the log: NCCL failed right after it, and no known cause matches it."
 )
 OF_NETWORK = re.compile(r"socket|bootstrap|\bnet|ib_plugin")
 """NCCL's source files for connections to other nodes."""

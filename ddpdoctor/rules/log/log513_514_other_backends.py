@@ -107,7 +107,7 @@ def _with_setting(found: Finding, setting: str) -> Finding:
     """With the setting that the message itself asks for."""
     return replace(
         found,
-        why=f"The message asks for {setting}: without MPI's launcher oneCCL cannot tell which GPUs share a node.",
+        why=f"The message asks for {setting}: without MPI's launcher oneCCL does not know which GPUs share a node.",
         fix="Set what the message asks for, in the shell that starts the ranks, on every node",
         fix_command=f"export {setting}",
     )

@@ -111,8 +111,9 @@ def checkpoint_keys_differ(log: Log) -> Iterator[Finding]:
     """The checkpoint does not fit the model: its keys or shapes differ.
 
     ## Why it matters
-    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`: the model
-    was built with other settings than the saved one, or the keys have a prefix (`module.`, `_orig_mod.`, `model.`).
+    `RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: …` or `size mismatch for …`:
+    the model was built with different settings than the saved one, or the keys have a prefix (`module.`, `_orig_mod.`,
+    `model.`).
 
     ## Fix
     Compare the first missing key with the first unexpected one. If only a prefix differs, remove it before load_state_dict;

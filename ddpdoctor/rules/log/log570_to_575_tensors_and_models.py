@@ -32,9 +32,10 @@ def tensor_shapes_do_not_match(log: Log) -> Iterator[Finding]:
     """The shapes of two tensors, or of the samples of one batch, do not match.
 
     ## Why it matters
-    `RuntimeError: stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [3, 200, 224] at entry 1`:
-    the samples of a batch have different sizes. `The size of tensor a (512) must match …` and `mat1 and mat2 shapes cannot be
-    multiplied`: the input does not have the size that the layer expects. One rank fails, and the others wait for it.
+    `RuntimeError: stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [3, 200, 224] at
+    entry 1`: the samples of a batch have different sizes. `The size of tensor a (512) must match …` and `mat1 and mat2
+    shapes cannot be multiplied`: the input does not have the size that the layer expects, and the other ranks wait for
+    the one that fails.
 
     ## Fix
     For samples: pad or resize them in the data set or in `collate_fn` (`padding=True, truncation=True` in a tokenizer). For
@@ -109,9 +110,9 @@ def gradient_graph_missing(log: Log) -> Iterator[Finding]:
     """The backward pass has no graph to follow.
 
     ## Why it matters
-    `RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn`: the loss does not depend on a
-    parameter that is trained. With LoRA or frozen embeddings, gradient checkpointing removes the graph. `No inf checks were
-    recorded for this optimizer` says the same: no parameter has a gradient.
+    `RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn`: the loss does not depend on
+    a parameter that is trained, for example because gradient checkpointing removes the graph with LoRA or frozen
+    embeddings. `No inf checks were recorded for this optimizer` also means that no parameter has a gradient.
 
     ## Fix
     Call `model.enable_input_require_grads()` after `gradient_checkpointing_enable()`, or pass
@@ -187,15 +188,15 @@ def model_files_not_found(log: Log) -> Iterator[Finding]:
     ),
 )
 def hub_access_refused(log: Log) -> Iterator[Finding]:
-    """The hub refused the download: no access, no valid token, or too many requests.
+    """The hub rejected the download: no access, no valid token, or too many requests.
 
     ## Why it matters
-    `GatedRepoError: 401 Client Error. Cannot access gated repo`: the owner must grant access to the account of the token.
-    `429 Client Error: Too Many Requests`: every rank of every node asked at once.
+    `GatedRepoError: 401 Client Error. Cannot access gated repo`: the owner must grant access to the account of the
+    token. `429 Client Error: Too Many Requests`: all ranks of all nodes sent requests at the same time.
 
     ## Fix
-    Accept the license on the page of the model, create a token with read access, and set `HF_TOKEN` on every node. For 429,
-    download once to a shared folder (`huggingface-cli download NAME --local-dir DIR`), and start the ranks with
+    Accept the license on the page of the model, create a token with read access, and set `HF_TOKEN` on every node. For
+    429, download once to a shared folder (`hf download NAME --local-dir DIR`), and start the ranks with
     `HF_HUB_OFFLINE=1`.
 
     ## Example
@@ -232,9 +233,9 @@ def data_file_unreadable(log: Log) -> Iterator[Finding]:
     download fails in the same way (`Expecting value: line 1 column 1 (char 0)`).
 
     ## Fix
-    Open the file that the traceback names, at that line: `python -m json.tool FILE`, or `head -c 300 FILE` for a page of HTML
-    or a pointer of git-lfs in its place. Give every record the same fields and types, delete the cache of `datasets`, and
-    start again.
+    Open the file that the traceback names, at that line: `python -m json.tool FILE`, or `head -c 300 FILE` to see
+    whether it is an HTML page or a git-lfs pointer. Give every record the same fields and types, delete the cache of
+    `datasets`, and start again.
 
     ## Example
 

@@ -29,12 +29,13 @@ def checkpoint_file_damaged(log: Log) -> Iterator[Finding]:
     """A checkpoint or weights file is incomplete, or is not what its name says.
 
     ## Why it matters
-    `UnpicklingError: invalid load key, 'v'.` and `SafetensorError: Error while deserializing header: HeaderTooLarge`: the
-    file is a pointer of git-lfs (it begins with `version`), a page of HTML, or a download or save that stopped.
+    `UnpicklingError: invalid load key, 'v'.` and `SafetensorError: Error while deserializing header: HeaderTooLarge`:
+    the file is a git-lfs pointer (it begins with `version`), an HTML page, or an incomplete download or save.
 
     ## Fix
-    Run `ls -l FILE; head -c 100 FILE`. For a pointer: `git lfs install && git lfs pull`. Otherwise download the file again,
-    or resume from the checkpoint before it. Save to a temporary name and rename, so that a killed job leaves no half file.
+    Run `ls -l FILE; head -c 100 FILE`. For a pointer: `git lfs install && git lfs pull`. Otherwise download the file
+    again, or resume from the checkpoint before it. Save to a temporary name and rename, so that a killed job leaves no
+    incomplete file.
 
     ## Example
 
@@ -63,7 +64,7 @@ def checkpoint_file_damaged(log: Log) -> Iterator[Finding]:
     ),
 )
 def weights_only_load_refused(log: Log) -> Iterator[Finding]:
-    """torch.load refuses a checkpoint that contains more than tensors.
+    """torch.load rejects a checkpoint that contains more than tensors.
 
     ## Why it matters
     `_pickle.UnpicklingError: Weights only load failed.`: since torch 2.6, `torch.load` has `weights_only=True` as its
@@ -211,11 +212,11 @@ def serving_memory_too_small(log: Log) -> Iterator[Finding]:
     ),
 )
 def ray_resources_too_few(log: Log) -> Iterator[Finding]:
-    """Ray does not have the GPUs that the job asks for.
+    """Ray does not have the GPUs that the job requests.
 
     ## Why it matters
-    `ValueError: Total available GPUs 4 is less than total desired GPUs 8`: a node did not join the Ray cluster, an earlier
-    job still holds its GPUs, or `nnodes` and `n_gpus_per_node` ask for more than exist.
+    `ValueError: Total available GPUs 4 is less than total desired GPUs 8`: a node did not join the Ray cluster, an
+    earlier job still holds its GPUs, or `nnodes` and `n_gpus_per_node` request more than exist.
 
     ## Fix
     Run `ray status` on the head node: it lists nodes, GPUs in total and in use. Start `ray start --address=HEAD:6379` on the
@@ -228,7 +229,8 @@ def ray_resources_too_few(log: Log) -> Iterator[Finding]:
         # before
         python -m verl.trainer.main_ppo trainer.nnodes=2
         # after
-        ray start --address=10.0.0.4:6379 on node 1; python -m verl.trainer.main_ppo trainer.nnodes=2
+        ssh node1 ray start --address=10.0.0.4:6379
+        python -m verl.trainer.main_ppo trainer.nnodes=2
     """
     yield from ending(ray_resources_too_few, log)
 

@@ -58,7 +58,7 @@ def _finding(log: Log, what: str, missing: list[Traceback], ranks: list[int], ho
     place = first.place
     return Finding(
         headline(names_of(ranks, hosts), what),
-        tuple(Evidence(log.place(t.source, t.number), t.message[:200], "the file is there") for t in missing[:3]),
+        tuple(Evidence(log.place(t.source, t.number), t.message[:200], "the file exists") for t in missing[:3]),
         where=Where(
             host=hosts[0] if len(hosts) == 1 else None,
             rank=ranks[0] if len(ranks) == 1 else None,

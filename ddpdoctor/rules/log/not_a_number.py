@@ -32,7 +32,7 @@ def last_losses(log: Log) -> Iterator[Finding]:
     numbers = [at for at, (_, value) in enumerate(found) if "n" not in value]
     lines = [line for line, _ in found[numbers[-1] + 1 if numbers else 0 :]]
     if len(lines) >= FEWEST_LOSSES:
-        title = "The loss is not a number in the last steps, and the job trains on"
+        title = "The loss is not a number in the last steps, and the training continues"
         yield finding_of(log, lines, title, blames_speaker=False)
 
 

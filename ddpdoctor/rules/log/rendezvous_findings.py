@@ -23,14 +23,14 @@ class Undetermined:
 
 
 TOO_MANY = Undetermined(
-    "Either processes have another WORLD_SIZE (ENV005), two launchers or a launcher and mp.spawn start the ranks (LAUNCH056, "
-    "LAUNCH058), or the store or init file still has keys of an earlier run (NET018): use a new port or file, and "
-    "count the processes (`pgrep -fc SCRIPT`) to decide",
+    "Either processes have different values of WORLD_SIZE (ENV005), two launchers or a launcher and mp.spawn start the "
+    "ranks (LAUNCH056, LAUNCH058), or the store or init file still has keys of an earlier run (NET018): use a new port or "
+    "file, and count the processes (`pgrep -fc SCRIPT`) to decide",
     ("world-size-mismatch", "launcher-and-spawn", "launcher-per-task", "rendezvous-store-stale"),
 )
 FIX_OF_TOO_MANY = (
-    "End what is left of earlier runs (pkill -f SCRIPT), delete the init file or use a new --master-port, and start one launcher "
-    "per node"
+    "End the processes of earlier runs (pkill -f SCRIPT), delete the init file or use a new --master-port, and "
+    "start one launcher per node"
 )
 """What to do where more workers joined than the group has."""
 DECIDES = "run `ddpdoctor check -- LAUNCH` with each node's own launch line on every node at the same time to decide"

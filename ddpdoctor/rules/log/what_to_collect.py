@@ -26,7 +26,9 @@ def what_next(log: Log, text: str, raised: Traceback | None = None) -> str:
             "Run `ddpdoctor triage` on the complete output of every rank (a folder or slurm-*.out): this is an excerpt"
         )
     if raised is not None and is_pointer(raised):
-        return "Read what stands above this line, or triage the complete output: the process that failed printed the reason"
+        return (
+            "Read the lines above this one, or triage the complete output: the process that failed printed the reason"
+        )
     if _ENDS_ITSELF.search(text):
         return "Find the sys.exit() at the named place, and read what that process printed just before it"
     if _OF_NCCL.search(text):

@@ -120,7 +120,7 @@ def _on_another_node(net: Net, environ: Environ) -> Iterator[Finding]:
     behaviour = (
         "something else is listening there (not a TCPStore)"
         if best.outcome is ConnectOutcome.STRANGER
-        else "it accepts connections but does not answer a TCPStore ping"
+        else "it accepts connections, but does not answer a TCPStore ping"
     )
     host, port = environ.master_addr or best.address, environ.master_port
     yield Finding(

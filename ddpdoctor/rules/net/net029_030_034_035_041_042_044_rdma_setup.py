@@ -424,7 +424,7 @@ def gid_not_routable(log: Log) -> Iterator[Finding]:
             log, local, "RoCE uses a link-local address (GID), which no router forwards", blames_speaker=True
         )
         return
-    title = "An RDMA peer does not respond, maybe at an unroutable GID"
+    title = "An RDMA peer does not respond, possibly because its GID is not routable"
     yield replace(finding_of(log, lines, title, blames_speaker=True), severity=Severity.WARNING)
 
 

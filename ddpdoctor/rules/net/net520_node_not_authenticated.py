@@ -23,8 +23,8 @@ def node_not_authenticated(nodes: Nodes) -> Iterator[Finding]:
 
     ## Why it matters
     Nodes exchange facts only with nodes that prove the same secret (`--secret FILE`, `DDPDOCTOR_SECRET_FILE`,
-    `~/.config/ddpdoctor/secret`, or munge in a Slurm job). Nothing that needs both nodes was examined. The job itself does
-    not use this secret, and may start.
+    `~/.config/ddpdoctor/secret`, or munge in a Slurm job). Nothing that needs both nodes was examined; the job itself
+    does not use this secret and may start.
 
     ## Fix
     Copy the file to all nodes (mode 0600) and name it in `--secret FILE` on each, or pass `--secret none` on all of

@@ -104,4 +104,4 @@ def host_lost(probe: Probe) -> Iterator[Finding]:
         # after: without node1
         sbatch --exclude=node1 job.sh
     """
-    yield from observed(probe.seen(Kind.HOST_LOST), expected="a sign of life twice a second")
+    yield from observed(probe.seen(Kind.HOST_LOST), expected="a heartbeat twice per second")

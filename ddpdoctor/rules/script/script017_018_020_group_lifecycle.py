@@ -351,7 +351,7 @@ def second_init(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.SECOND_INIT,
         lambda o, who: f"init_process_group is called a second time ({who})",
-        label="the default group exists already",
+        label="the default group already exists",
         expected="one call",
     )
 

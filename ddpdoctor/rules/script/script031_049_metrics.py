@@ -30,7 +30,7 @@ def metric_keys_differ(script: Script) -> Iterator[Finding]:
 
     ## Why it matters
     Logging with sync_dist, and a collective per key of a dict, communicate. A key that only one rank has makes that
-    rank wait, or pairs its number with another metric of the other ranks.
+    rank wait, or pairs its value with a different metric of the other ranks.
 
     ## Fix
     Log the same keys on all ranks at every step, with a neutral value where there is none.

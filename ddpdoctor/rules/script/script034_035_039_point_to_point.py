@@ -195,7 +195,7 @@ def send_to_self(script: Script, launch: Launch | None = None) -> Iterator[Findi
                 module,
                 message.event.call,
                 f"rank {message.rank} {verb} {peer}",
-                "0 <= peer < world_size, not the own rank",
+                "0 <= peer < world_size, not the rank itself",
                 label="ValueError" if blocked.kind == "self" else "no such rank in this world",
                 edits=_within(module, message) if blocked.kind == "no_such_rank" else (),
             )
@@ -278,4 +278,4 @@ def no_counterpart(rehearsal: Rehearsal) -> Iterator[Finding]:
     from ddpdoctor.facts.rehearsal import DifferenceKind
     from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
 
-    yield from difference_findings(rehearsal, DifferenceKind.UNMATCHED, label="nothing answers this call: hang")
+    yield from difference_findings(rehearsal, DifferenceKind.UNMATCHED, label="no rank makes the matching call: hang")

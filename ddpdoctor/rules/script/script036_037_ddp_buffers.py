@@ -271,6 +271,6 @@ def not_waited_for(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.NOT_WAITED,
         lambda o, who: f"nothing waits for {o.values['operation']}() ({who})",
-        label="nobody waits for this work",
+        label="no call waits for this work",
         expected="work.wait()",
     )

@@ -202,6 +202,6 @@ def used_early(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.EARLY_READ,
         lambda o, who: f"the tensor of an asynchronous {o.values['operation']}() is used before its wait() ({who})",
-        label="the result may not be there yet",
+        label="the result may not be complete yet",
         expected="work.wait() first",
     )

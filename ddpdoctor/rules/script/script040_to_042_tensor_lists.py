@@ -337,6 +337,6 @@ def aliased_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.ALIASED,
         lambda o, who: f"the output list of {o.values['operation']}() has one tensor {o.values['count']} times",
-        label="all entries share one memory",
+        label="all entries share the memory of one tensor",
         expected="a tensor for each rank",
     )

@@ -129,7 +129,7 @@ def checkpoint_loaded_on_gpu_zero(script: Script) -> Iterator[Finding]:
                     call,
                     "every rank loads this checkpoint onto GPU 0",
                     'map_location="cpu"',
-                    label="no map_location" if where is None else "on every rank the same GPU",
+                    label="no map_location" if where is None else "the same GPU on every rank",
                     edits=safe(
                         (
                             with_keyword(module, call, 'map_location="cpu"')

@@ -103,7 +103,7 @@ def _folders_of_rank_zero(module: Module) -> Iterator[Finding]:
                         written.call,
                         f"rank {trace.context.rank} writes into {folder}, which rank 0 creates (line {made.call.lineno})",
                         "a barrier in between",
-                        label="the folder may not be there yet",
+                        label="the folder may not exist yet",
                         fix="Call `dist.barrier()` on all ranks after it is created.",
                     )
 

@@ -55,7 +55,7 @@ def collective_root_differs(script: Script) -> Iterator[Finding]:
                     f"{word}={code(module, unlike.node, 30)} is {unlike.values[0]} on rank {unlike.rank} and "
                     f"{unlike.values[1]} on rank {unlike.other_rank}",
                     f"the same {word} on all ranks",
-                    label="every rank names another root",
+                    label="every rank names a different root",
                     fix=f"Pass the same {word} on all ranks.",
                 )
         yield from _outside(module)

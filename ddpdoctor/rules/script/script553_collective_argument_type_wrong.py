@@ -66,7 +66,7 @@ def collective_argument_type_wrong(script: Script) -> Iterator[Finding]:
                         f"op={code(module, given, 30)} is a string, not a ReduceOp",
                         "dist.ReduceOp.SUM",
                         label="TypeError: not a ReduceOp",
-                        fix="Pass a ReduceOp, such as `dist.ReduceOp.SUM`, which adds up.",
+                        fix="Pass a ReduceOp, such as `dist.ReduceOp.SUM`, which sums the values.",
                         edits=safe(_operation(module, given, text)),
                     )
         for name, position in _TENSORS.items():

@@ -296,7 +296,7 @@ def parameters_never_broadcast(script: Script) -> Iterator[Finding]:
     """Gradients are averaged by hand, but the models start with different parameters.
 
     ## Why it matters
-    Each rank applies the same update to other weights. The models never become equal, and no error says so.
+    Each rank applies the same update to different weights. The models never become equal, and no error says so.
 
     ## Fix
     Broadcast the parameters of rank 0 after the model is built: `dist.broadcast(p.data, src=0)` for each.
@@ -333,9 +333,9 @@ def parameters_never_broadcast(script: Script) -> Iterator[Finding]:
             yield point(
                 module,
                 built,
-                f"the model is built with another seed on each rank (line {seeds[0].lineno}) and never broadcast",
+                f"the model is built with a different seed on each rank (line {seeds[0].lineno}) and never broadcast",
                 "dist.broadcast of the parameters",
-                label="each rank has other weights",
+                label="each rank has different weights",
             )
 
 
@@ -390,6 +390,6 @@ def not_broadcast_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.NEVER_BROADCAST,
         lambda o, who: "the initial parameters differ between ranks, and only gradients are averaged",
-        label="each rank has other weights",
+        label="each rank has different weights",
         expected="dist.broadcast of the parameters",
     )

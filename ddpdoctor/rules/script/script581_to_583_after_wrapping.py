@@ -57,7 +57,7 @@ def no_sync_around_last_micro_batch(script: Script) -> Iterator[Finding]:
                 contexts[0],
                 f"every backward pass runs under {code(module, contexts[0], 40)}: gradients are never averaged",
                 "the last micro batch outside no_sync",
-                label="the last backward pass is inside, too",
+                label="the last backward pass is inside as well",
             )
 
 
@@ -123,7 +123,7 @@ def requires_grad_changed_after_ddp(script: Script) -> Iterator[Finding]:
                 at,
                 f"requires_grad is changed after DDP() has wrapped the model (line {made.lineno})",
                 "before DDP()",
-                label="DDP decided before which gradients to average",
+                label="DDP has already chosen the gradients to average",
             )
 
 

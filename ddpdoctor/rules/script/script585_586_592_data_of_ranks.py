@@ -133,9 +133,9 @@ def _splits(module: Module) -> Iterator[Finding]:
         yield point(
             module,
             call,
-            f"random_split() follows a seed that differs between ranks (line {last.lineno})",
+            f"random_split() uses a seed that differs between ranks (line {last.lineno})",
             "a generator with the same seed on all ranks",
-            label="each rank gets another split",
+            label="each rank gets a different split",
             fix="Pass `generator=torch.Generator().manual_seed(0)`.",
             edits=_seeded(module, call),
         )
@@ -229,7 +229,7 @@ def tensor_parallel_data_differs(script: Script) -> Iterator[Finding]:
             yield point(
                 module,
                 call,
-                "DistributedSampler gives each rank of a tensor-parallel group other data",
+                "DistributedSampler gives each rank of a tensor-parallel group different data",
                 "num_replicas and rank of the data-parallel dimension",
                 label="it divides by all ranks",
             )
@@ -252,14 +252,14 @@ def shard_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @data_order_differs_by_rank.look
 def split_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
-    """random_split gives another split on each rank."""
+    """random_split gives a different split on each rank."""
     from ddpdoctor.facts.rehearsal import ObservationKind
     from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
 
     yield from observation_findings(
         rehearsal,
         ObservationKind.SPLIT_DIFFERS,
-        lambda o, who: "random_split gives another split on each rank",
+        lambda o, who: "random_split gives a different split on each rank",
         label="the splits of the ranks overlap",
         expected="one seed for all ranks",
     )
@@ -274,7 +274,7 @@ def order_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.ORDERS_DIFFER,
-        lambda o, who: f"the sampler has another seed on each rank: {o.values['values']}",
-        label="samples are read twice, others never",
+        lambda o, who: f"the sampler has a different seed on each rank: {o.values['values']}",
+        label="some samples are read twice, others never",
         expected="one seed for all ranks",
     )

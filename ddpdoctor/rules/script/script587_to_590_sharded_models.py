@@ -149,7 +149,7 @@ def clip_grad_norm_of_shards(script: Script) -> Iterator[Finding]:
                 call,
                 f"{code(module, call.func, 50)}() clips each shard of {model} by itself",
                 f"{model}.clip_grad_norm_(…)",
-                label="each rank clips with another factor",
+                label="each rank clips with its own factor",
                 fix=f"Call `{model}.clip_grad_norm_(max_norm)`.",
                 edits=safe(_as_method(module, call, model)),
             )
@@ -287,7 +287,7 @@ def idle_optimizer(rehearsal: Rehearsal) -> Iterator[Finding]:
         ObservationKind.IDLE_OPTIMIZER,
         lambda o, who: "no parameter of the optimizer has a gradient after a backward pass",
         label="these are not the parameters that the model uses",
-        expected="an optimizer that is made after the model is sharded",
+        expected="an optimizer that is created after the model is sharded",
     )
 
 

@@ -26,8 +26,8 @@ def scheduler_steps_on_local_metric(script: Script) -> Iterator[Finding]:
     """ReduceLROnPlateau gets a metric that differs between the ranks.
 
     ## Why it matters
-    One rank reduces its learning rate and the others do not. Each rank then applies the same gradients with another
-    step, and the models drift apart without any error.
+    One rank reduces its learning rate and the others do not. Each rank then applies the same gradients with a
+    different step size, and the models drift apart without any error.
 
     ## Fix
     All-reduce the metric before `scheduler.step(metric)`.
@@ -73,7 +73,7 @@ def metric_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.METRIC_DIFFERS,
-        lambda o, who: "ReduceLROnPlateau gets another metric on each rank",
-        label="the learning rates of the ranks part",
+        lambda o, who: "ReduceLROnPlateau gets a different metric on each rank",
+        label="the learning rates of the ranks diverge",
         expected="a metric that is reduced over all ranks",
     )

@@ -184,7 +184,7 @@ def folder_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.FOLDERS_DIFFER,
-        lambda o, who: "every rank makes a run folder of its own",
+        lambda o, who: "every rank creates its own run folder",
         label="the name differs between ranks",
         expected="a name that rank 0 chooses and broadcasts",
     )

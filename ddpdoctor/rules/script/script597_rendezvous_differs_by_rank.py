@@ -61,7 +61,7 @@ def rendezvous_differs_by_rank(script: Script) -> Iterator[Finding]:
                     prefix,
                     f"the prefix of the store differs between ranks: {values[0]} and {values[1]}",
                     "the same prefix on all ranks",
-                    label="each rank reads and writes other keys",
+                    label="each rank reads and writes different keys",
                     fix="Pass the same prefix on all ranks.",
                 )
 
@@ -81,7 +81,7 @@ def _addresses(module: Module) -> Iterator[Finding]:
                 setting.given,
                 f"{setting.name} differs between ranks: {why}",
                 f"the same {setting.name} on all ranks",
-                label="the ranks never meet at one address",
+                label="the ranks join at different addresses",
                 fix=f"Set the same {setting.name} on all ranks.",
             )
 
@@ -119,7 +119,7 @@ def _method(module: Module, call: ast.Call) -> Iterator[Finding]:
             method,
             f"init_method differs between ranks: {values[0]} and {values[1]}",
             "the same init_method on all ranks",
-            label="the ranks never meet at one address",
+            label="the ranks join at different addresses",
             fix="Pass the same init_method on all ranks.",
         )
 

@@ -51,7 +51,7 @@ def drawn_alike(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("SCRIPT601", "schedule-longer-than-training", Severity.WARNING)
 def schedule_longer_than_training() -> None:
-    """A learning rate schedule counts the steps of the whole data set, and each rank makes only its share of them.
+    """A learning rate schedule counts all steps, but each rank makes only its share.
 
     ## Why it matters
     With 8 ranks the training ends after an eighth of the schedule: the rate is still in its warm-up, or has hardly decayed.
@@ -90,8 +90,8 @@ def spawn_under_launcher() -> None:
     """Every process that the launcher starts spawns a whole set of ranks itself.
 
     ## Why it matters
-    torchrun with 4 processes and `mp.spawn` with 4 start 16: several join with one rank, share a GPU, and wait for each other
-    until the timeout, or fail with `Address already in use`.
+    torchrun with 4 processes and `mp.spawn` with 4 start 16: several join with the same rank, share a GPU, and wait
+    for each other until the timeout, or fail with `Address already in use`.
 
     ## Fix
     Use one of the two: start the script with `python`, or remove the spawn and read RANK and LOCAL_RANK.
@@ -115,7 +115,7 @@ def spawned_by_ranks(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.SPAWN_UNDER_LAUNCHER,
         lambda o, who: f"each of {len(o.ranks)} launched processes spawns {o.values['count']} more",
-        label="the launcher has started the ranks already",
+        label="the launcher has already started the ranks",
         expected="either the launcher or mp.spawn",
     )
 
@@ -128,7 +128,7 @@ def gradients_divided_twice() -> None:
     The update is as many times smaller as there are ranks. The job trains, as with a learning rate that is too low.
 
     ## Fix
-    Divide once: DDP and `ReduceOp.AVG` have divided already.
+    Divide once: DDP and `ReduceOp.AVG` have already divided.
 
     ## Example
         # before
@@ -153,7 +153,7 @@ def divided_again(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.DIVIDED_TWICE,
         lambda o, who: f"{o.values['what']}: divided by the number of ranks again",
-        label="the gradients are an average already",
+        label="the gradients are already an average",
         expected="one division",
     )
 

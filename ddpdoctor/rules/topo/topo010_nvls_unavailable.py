@@ -51,7 +51,7 @@ def nvls_unavailable(gpu: Gpu, topo: Topo, environ: Environ) -> Iterator[Finding
         not_here("fewer than three GPUs can use NVLink SHARP, or NCCL_NVLS_ENABLE=0 disables it")
     known = {d.index: has for d in capable if (has := gpu.multicast.get(d.bus_id or "")) is not None}
     if not known:
-        not_here("CUDA was not asked about multicast, or did not report it")
+        not_here("CUDA did not report whether multicast is supported")
     lacking = [index for index, has in known.items() if not has]
     if lacking:
         names = "any GPU" if len(lacking) == len(capable) else f"GPU {', '.join(map(str, lacking))}"

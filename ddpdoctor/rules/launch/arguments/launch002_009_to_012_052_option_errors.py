@@ -208,7 +208,7 @@ def launcher_option_ambiguous(launch: Launch) -> Iterator[Finding]:
                 continue
             script = layer.reading.script
             assert script is not None
-            text = f"{layer.name} refuses the script's {shown(problem.word):.20} as ambiguous"
+            text = f"{layer.name} rejects the script's {shown(problem.word):.20} as ambiguous"
             edits = [before(script, "--")]
             label = "add -- before the script"
             yield point(launch, line, problem.word, text, "-- before the script", edits, label=label)

@@ -125,8 +125,8 @@ def stray_word_before_script(launch: Launch) -> Iterator[Finding]:
     """
     message, label = "{word} would be run as the script", "one value per option"
     yield from _typo_findings(launch, TypoKind.STRAY, message, label, "no word here")
-    message, label = "{word} ends at the blank", "the shell runs the next word"
-    yield from _typo_findings(launch, TypoKind.LIST, message, label, "no blank in the list")
+    message, label = "{word} ends at the space", "the shell runs the next word"
+    yield from _typo_findings(launch, TypoKind.LIST, message, label, "no space in the list")
 
 
 @cause(
@@ -207,8 +207,8 @@ def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
         # after
         torchrun --nproc_per_node=2 train.py
     """
-    message = "{word} has {characters} instead of a blank"
-    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the blanks again", "ASCII blanks")
+    message = "{word} has {characters} instead of a space"
+    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the spaces again", "ASCII blanks")
 
 
 @cause(
@@ -263,5 +263,5 @@ def spaces_around_equals(launch: Launch) -> Iterator[Finding]:
         # after
         torchrun --nproc_per_node=2 train.py
     """
-    message = "{word} is separated from its value by blanks"
+    message = "{word} is separated from its value by spaces"
     yield from _typo_findings(launch, TypoKind.SPACED_EQUALS, message, "use {meant}", "no blanks")

@@ -59,7 +59,7 @@ def _is_option(command: ShellCommand) -> bool:
 
 
 def _unfinished(submission: Submission, command: ShellCommand) -> Iterator[Finding]:
-    """The row above ends a command that should go on."""
+    """The row above ends a command that should continue."""
     row = row_of(submission, command.span.start)
     if submission.text[row.start : command.span.start].strip():
         return  # `a; --b`: not a new row

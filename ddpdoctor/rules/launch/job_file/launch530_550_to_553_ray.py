@@ -55,7 +55,7 @@ def _head(submission: Submission) -> RayStart | None:
 
 @cause("LAUNCH550", "ray-address-not-the-head", Severity.ERROR)
 def ray_address_not_the_head(submission: Submission) -> Iterator[Finding]:
-    """`ray start --address` names another host or port than that of the head which the job file starts.
+    """`ray start --address` does not name the host and port of the job file's head.
 
     ## Why it matters
     The worker retries and then fails with `Unable to connect to GCS`. The trainer waits for GPUs that never join: `No available
@@ -101,7 +101,7 @@ def ray_address_not_the_head(submission: Submission) -> Iterator[Finding]:
 
 @cause("LAUNCH551", "ray-start-ends-its-step", Severity.ERROR)
 def ray_start_ends_its_step(submission: Submission) -> Iterator[Finding]:
-    """srun starts `ray start` without --block, so the job step ends at once and Slurm kills Ray.
+    """srun starts `ray start` without --block, so the step ends and Slurm kills Ray.
 
     ## Why it matters
     `ray start` starts daemons and returns. Slurm kills all processes of a step when its command returns: workers
@@ -162,7 +162,7 @@ def ray_job_address_not_dashboard(submission: Submission) -> Iterator[Finding]:
 
 @cause("LAUNCH553", "ray-started-twice-on-host", Severity.ERROR)
 def ray_started_twice_on_host(submission: Submission) -> Iterator[Finding]:
-    """The job file starts a Ray worker on the host of the head, which is a node of the cluster already.
+    """The job file starts a Ray worker on the head's host, which is already a node.
 
     ## Why it matters
     Ray counts the GPUs and CPUs of this host twice and places two workers on each GPU: `Duplicate GPU detected` from NCCL,

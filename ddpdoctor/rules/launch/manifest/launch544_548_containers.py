@@ -83,9 +83,10 @@ def exec_form_not_expanded(submission: Submission) -> Iterator[Finding]:
     The launcher gets the words as written: torchrun fails with `ValueError: Unsupported nproc_per_node value: $NGPUS`.
 
     ## Fix
-    Use the shell form, without brackets: `CMD torchrun --nproc-per-node=$NGPUS train.py`.
+    Use the shell form of the instruction, without brackets.
 
-    Or name the shell: `CMD ["sh", "-c", "exec torchrun …"]`.
+    For example: `CMD torchrun --nproc-per-node=$NGPUS train.py`. Or name the shell: `CMD ["sh", "-c", "exec torchrun
+    …"]`.
 
     ## Example
         ValueError: Unsupported nproc_per_node value: $NGPUS

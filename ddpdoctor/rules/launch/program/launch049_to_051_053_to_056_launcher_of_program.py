@@ -348,7 +348,7 @@ LAUNCHERS = {
 }
 
 
-OTHERS = "; it also refuses {others}: a second command or an option of the launcher is written after the script"
+OTHERS = "; it also rejects {others}: a second command or an option of the launcher is written after the script"
 
 
 TWO = re.compile(r"--local[-_]rank\b")

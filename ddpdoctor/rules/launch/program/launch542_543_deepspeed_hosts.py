@@ -34,7 +34,7 @@ def deepspeed_nodes_not_in_hostfile(submission: Submission) -> Iterator[Finding]
     Each host is one line, `HOST slots=GPUS`.
 
     ## Example
-        error[LAUNCH542]: --num_nodes=4, but hostfile has 2 hosts
+        error[LAUNCH542]: --num_nodes=4, but the hostfile has 2 hosts
 
         # before
         deepspeed --hostfile=hostfile --num_nodes=4 train.py
@@ -50,7 +50,7 @@ def deepspeed_nodes_not_in_hostfile(submission: Submission) -> Iterator[Finding]
         if given is None or task.slots is None or not (given.value or "").isdigit():
             continue
         if int(given.value or "") > len(task.slots):
-            text = f"--num_nodes={given.value}, but the host file has {count_of(len(task.slots), 'host')}"
+            text = f"--num_nodes={given.value}, but the hostfile has {count_of(len(task.slots), 'host')}"
             mark = mark_of(task, given.value_word)
             size = str(len(task.slots))
             yield at_mark(submission, mark, text, seen=given.value or "", expected=size, label=f"use {size}")

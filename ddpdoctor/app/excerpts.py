@@ -9,6 +9,7 @@ from ddpdoctor.examined import Excerpt
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Report
+from ddpdoctor.system.regular_file import read_regular
 
 __all__ = ["excerpt_of_text", "with_code_of_tracebacks", "with_excerpts"]
 
@@ -60,8 +61,7 @@ def _with_excerpt(finding: Finding, lines: Sequence[LaunchLine], texts: dict[str
 def _text(path: str) -> Sequence[str]:
     """The lines of a file; empty if it can no longer be read, is not a text, or is too long."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_FILE_BYTES)
+        data = read_regular(path, LARGEST_FILE_BYTES)
     except OSError:  # removed since it was judged
         return ()
     return data.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")

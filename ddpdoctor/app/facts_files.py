@@ -36,7 +36,7 @@ def of_files(request: Request) -> Report | None:
         UsageError: several files beside a launch line.
     """
     files = () if request.facts is None else (str(request.facts), *map(str, request.more_facts))
-    if not files or (len(files) == 1 and not is_of_tools(files[0])):
+    if not files or (len(files) == 1 and not is_of_tools(files[0], seconds_left(request, DEFAULT_SECONDS))):
         return None
     if request.launch is not None:
         raise UsageError("--facts with several files, or with the output of other tools, takes no launch command")
@@ -46,13 +46,13 @@ def of_files(request: Request) -> Report | None:
         return archived.as_given(report)
 
 
-def is_of_tools(path: str) -> bool:
-    """Whether a path is an archive, or a file that another tool printed."""
+def is_of_tools(path: str, seconds: float = ANSWER_SECONDS) -> bool:
+    """Whether a path is an archive, or a file that another tool printed; it is waited for so many seconds."""
     if path == STDIN or is_archive(path):
         return path != STDIN
     if Path(path).is_dir():
         return False
-    text, _ = tool_text(path)
+    text, _ = tool_text(path, deadline=time.monotonic() + seconds)
     return text is not None and bool(records_of(text))
 
 
@@ -79,7 +79,7 @@ def texts_in(
     others: list[ExaminedInput] = []
     limit = min(deadline, time.monotonic() + ANSWER_SECONDS)
     for each in inputs_of(paths):
-        kind = kind_of(head_of(each.name), each.name)
+        kind = kind_of(head_of(each.name, min(limit, deadline)), each.name)
         text, problem = (
             (None, None)
             if kind is InputKind.FACTS

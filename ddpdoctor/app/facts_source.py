@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ddpdoctor.app.request import DEFAULT_SECONDS, Request, seconds_left
+from ddpdoctor.app.standard_input import standard_bytes
 from ddpdoctor.collectors import collect
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Gap, Why
@@ -25,6 +25,8 @@ MAX_FACTS_BYTES = 64 << 20
 """Facts of a node of 16 GPUs are below 1 MiB."""
 
 
+STANDARD_INPUT_SECONDS = 60.0
+"""Time limit for standard input: `ssh NODE ddpdoctor collect` may take 45 s."""
 ANSWER_SECONDS = 10.0
 """Time limit for reading a file: a named pipe without a writer or a dead mount never answers."""
 
@@ -48,21 +50,21 @@ def facts_for(
     if request.facts is None:
         return _look(request, wanted, environ or {}, python)
     try:
-        return load_facts(request.facts), ()
+        return load_facts(request.facts, seconds_left(request, STANDARD_INPUT_SECONDS)), ()
     except UnreadableError as error:
         request.listener.error(str(error))
         gaps = tuple(Gap(name, "the facts file could not be read", Why.UNANSWERED) for name in wanted)
         return Facts(schema=SCHEMA, collected_at="", hostname="", gaps=gaps), (f"read {error}",)
 
 
-def load_facts(path: Path) -> Facts:
-    """The facts in a file that `ddpdoctor collect` wrote; `-` is standard input.
+def load_facts(path: Path, seconds: float = STANDARD_INPUT_SECONDS) -> Facts:
+    """The facts in a file that `ddpdoctor collect` wrote; `-` is standard input, which has `seconds` to end.
 
     Raises:
         UnreadableError: it cannot be read or holds no facts.
     """
     try:
-        saved = json.loads(text_of(path))
+        saved = json.loads(text_of(path, seconds))
         if isinstance(saved, dict) and saved.get("schema") != SCHEMA:
             raise FactsError(f"$.schema: expected {SCHEMA!r}, got {saved.get('schema')!r:.60}")
         return decode(Facts, _without_secrets(saved))
@@ -79,18 +81,18 @@ def _without_secrets(saved: Any) -> Any:
     return {name: redact(part) if name in WITH_WORDS else part for name, part in saved.items()}
 
 
-def text_of(path: Path) -> str:
-    """What a saved file holds; `-` is standard input.
+def text_of(path: Path, seconds: float = STANDARD_INPUT_SECONDS) -> str:
+    """What a saved file holds; `-` is standard input, which has `seconds` to end.
 
     Raises:
         UnreadableError: it cannot be read, or is too large for facts or a report.
     """
     try:
         if str(path) == "-":
-            data = sys.stdin.buffer.read(MAX_FACTS_BYTES + 1) if sys.stdin else b""
+            data = standard_bytes(MAX_FACTS_BYTES + 1, seconds)
         else:
-            data = call_with_timeout(lambda: _bytes_of(path), ANSWER_SECONDS)
-    except CallTimeout as late:
+            data = call_with_timeout(lambda: _bytes_of(path), min(ANSWER_SECONDS, seconds))
+    except (CallTimeout, TimeoutError) as late:
         raise UnreadableError(f"{path}: {late}") from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None

@@ -200,7 +200,9 @@ def _of_line(submission: Submission, line: LaunchLine, autocorrect: Autocorrect)
         better = better.replace(HOST0, HEAD)
     if not line.source.startswith((" ", "\t")):
         better = better.lstrip()
-    names = set(re.findall(r"[\w./-]+\.py\b", better)) - set(re.findall(r"[\w./-]+\.py\b", line.source))
+    names = set(re.findall(r"(?<![\w./-])[\w./-]+\.py\b", better)) - set(
+        re.findall(r"(?<![\w./-])[\w./-]+\.py\b", line.source)
+    )
     invents = (
         bool(names) or HOST0 in better or ("hostfile=hostfile" in better and "hostfile=hostfile" not in line.source)
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.lint_lines import AREAS, facts_of, rules_of, rules_of_machines, with_machines
-from ddpdoctor.app.request import UsageError
-from ddpdoctor.app.standard_source import on_disk
+from ddpdoctor.app.request import UsageError, seconds_left
+from ddpdoctor.app.standard_source import ANSWER_SECONDS, on_disk
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.torchrun_options import OLDEST, version_of
@@ -49,7 +49,7 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
 
     started = time.monotonic()
     _check(request, inputs)
-    with on_disk(inputs.files) as (paths, original):
+    with on_disk(inputs.files, seconds_left(request, ANSWER_SECONDS)) as (paths, original):
         named, others = _sorted(paths)
         inside = [path for files in named.others.values() for path in files if _may_hold_launches(path)]
         facts, failures = _facts(request, inputs)

@@ -95,7 +95,7 @@ class MultiNodeSession:
         else:
             self._owns = (job.rank if self.is_of_ranks else job.node_rank) == 0
         if self._owns:
-            self._main, self._there = claim(job.master_port, self._token, self._authentication)
+            self._main, self._there = claim(job.master_port, self._token, self._authentication, job.master_addr)
         if self._main is not None:
             self._flag = flag(job.master_port)
             self._is_translated = is_translated(self._main, job.master_addr, job.master_port)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ddpdoctor.privacy.reports import secrets_in, secrets_of_variables, without_secrets, without_values
+from ddpdoctor.system.regular_file import text_of_regular
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -40,7 +41,6 @@ def _texts(paths: Iterable[str]) -> Iterable[str]:
     for path in paths:
         try:
             if os.path.isfile(path) and os.path.getsize(path) <= LARGEST_FILE_BYTES:
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    yield file.read(LARGEST_FILE_BYTES)
+                yield text_of_regular(path, LARGEST_FILE_BYTES)
         except OSError:  # removed since it was judged: nothing of it is quoted that the report does not hold
             continue

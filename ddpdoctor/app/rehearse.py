@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.excerpts import with_excerpts
@@ -27,6 +26,7 @@ from ddpdoctor.launch.rehearsal_ranks import RehearsedWorld, world_of
 from ddpdoctor.rehearsal.supervisor import RehearsalPlan, RehearsalRun, rehearse
 from ddpdoctor.rules.views import rehearsal_rules
 from ddpdoctor.sequences.summary import Circumstances, files_named, summary
+from ddpdoctor.system.regular_file import read_regular, text_of_regular
 from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _run(
 def _imports(path: str) -> tuple[str, ...]:
     """The packages that the script imports at its top, and what optimizers import: imported once for all ranks."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_regular(path, LARGEST_SOURCE).decode("utf-8")
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ()
@@ -199,7 +199,7 @@ def _texts(paths: Iterable[str]) -> dict[str, str]:
     for path in paths:
         try:
             if os.path.getsize(path) <= LARGEST_SOURCE:
-                found[path] = Path(path).read_text("utf-8", "replace")
+                found[path] = text_of_regular(path, LARGEST_SOURCE)
         except OSError:
             continue  # made by the script in its own view of the folder, or removed
     return found

@@ -21,6 +21,7 @@ from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_
 from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
+from ddpdoctor.system.whole_file import write_whole
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request
@@ -81,10 +82,14 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class FailureDiagnosis:
-    """The triage of a failed job, and where its output is; None if it printed nothing."""
+    """The triage of a failed job, and where its output is; None if it printed nothing.
+
+    `folder` has the output: its user calls `keep` when they have said where it is, and `remove`.
+    """
 
     report: Report
     output: Path | None
+    folder: TemporaryFolder
 
 
 def run_job(request: Request, options: RunOptions) -> JobEnd:
@@ -232,21 +237,17 @@ def diagnose(request: Request, end: JobEnd) -> FailureDiagnosis:
         CallTimeout: the folders with the job's files do not answer.
     """
     begun = time.monotonic()
-    kept_folder = TemporaryFolder("ddpdoctor_output_")
+    folder = TemporaryFolder("ddpdoctor_output_")
     try:
-        diagnosis = _diagnosed(request, end, Path(kept_folder.path), begun)
+        report, output = _diagnosed(request, end, Path(folder.path), begun)
     except BaseException:
-        kept_folder.remove()
+        folder.remove()
         raise
-    if diagnosis.output is None:
-        kept_folder.remove()
-    else:
-        kept_folder.keep()
-    return diagnosis
+    return FailureDiagnosis(report, output, folder)
 
 
-def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> FailureDiagnosis:
-    """The diagnosis; the job's output is written to a file in this folder."""
+def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> tuple[Report, Path | None]:
+    """The report, and the file in this folder that the job's output was written to; None if it printed nothing."""
     from ddpdoctor.app.triage import triaged
     from ddpdoctor.privacy.long_texts import without_secrets_of_lines
 
@@ -255,16 +256,13 @@ def _diagnosed(request: Request, end: JobEnd, folder: Path, begun: float) -> Fai
     output = folder / "output.log"
     limit = time.monotonic() + REDACTION_SECONDS
     kept = job.copy.content().decode("utf-8", "replace")
-    output.write_text(without_secrets_of_lines(kept, lambda: time.monotonic() < limit), "utf-8")
-    output.chmod(0o600)
+    write_whole(output, without_secrets_of_lines(kept, lambda: time.monotonic() < limit), 0o600)
     kernel = _kernel_log(folder, begun - end.begun)
     left = call_with_timeout(lambda: _left_behind(job, end.started), FILE_SECONDS)
     paths = [str(output), *kernel, *left]
     found, _ = triaged(paths, replace(request, launch=None), started=begun, command="run", is_one_job=True)
     report = replace(found, jobs=tuple(_ended(each, end.code) for each in found.jobs))
-    if output.stat().st_size or kernel:
-        return FailureDiagnosis(report, output)
-    return FailureDiagnosis(report, None)
+    return report, output if output.stat().st_size or kernel else None
 
 
 def _ended(job: ExaminedJob, code: int) -> ExaminedJob:
@@ -285,7 +283,7 @@ def _kernel_log(folder: Path, seconds: float) -> list[str]:
     if not lines:
         return []
     path = folder / "kernel.log"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_whole(path, "\n".join(lines) + "\n", 0o600)
     return [str(path)]
 
 

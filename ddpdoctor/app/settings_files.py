@@ -8,11 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ddpdoctor.system.regular_file import read_regular
+
 __all__ = ["SITE_FILE", "SITE_VARIABLE", "project_files", "read_bytes", "site_file"]
 
 SITE_FILE = "/etc/ddpdoctor.toml"
 SITE_VARIABLE = "DDPDOCTOR_SITE_CONFIG"
 """Environment variable with another path of the site-wide file; empty for none."""
+
+
+MOST_BYTES = 4 << 20
+"""Settings are a few lines; lock tables in a pyproject.toml reach some hundred KiB."""
 
 
 def project_files() -> list[str]:
@@ -41,7 +47,6 @@ def site_file(environ: Mapping[str, str]) -> str | None:
 def read_bytes(path: str) -> bytes:
     """What a file holds; nothing if this user may not read it."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_regular(path, MOST_BYTES)
     except OSError:
         return b""

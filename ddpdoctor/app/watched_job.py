@@ -36,7 +36,7 @@ def watcher(tell: Callable[[Finding], None], steps: int = WATCHED_STEPS) -> JobW
             hostname=socket.gethostname().partition(".")[0],
             rehearsal=summary(comparison, texts, Circumstances(folder=os.getcwd())),
         )
-        for finding in examine(facts, rules, command="run", started=time.time()).findings[:1]:
+        for finding in examine(facts, rules, command="run", started=time.monotonic()).findings[:1]:
             tell(finding)
 
     return JobWatcher(steps, told)

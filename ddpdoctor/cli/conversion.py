@@ -19,6 +19,7 @@ from ddpdoctor.cli.options import COMMON, SHARED_OPTIONS
 
 __all__ = ["Command", "CommandGroup"]
 
+_CHOICES = ((Format,), (FailOn,))
 _WORDS = ((str,), (str | None,), (list[str],), (list[str] | None,))
 
 
@@ -30,8 +31,8 @@ class _Quick:
         kinds = inspect.get_annotations(self.callback)  # type: ignore[attr-defined]
         for each in found:
             if hasattr(each, "get_runtime_param") and "process_value" not in vars(each):  # older ones have no pydantic
-                is_words = get_args(kinds.get(each.name))[:1] in _WORDS
-                each.process_value = functools.partial(_value, each, each.process_value, is_words)
+                kind = get_args(kinds.get(each.name))[:1]
+                each.process_value = functools.partial(_value, each, each.process_value, kind)
         return found
 
 
@@ -66,12 +67,16 @@ class CommandGroup(_Quick, typer.core.TyperGroup):
     """All commands."""
 
 
-def _value(parameter: Any, convert: Callable[[Any, Any], Any], is_words: bool, context: Any, value: Any) -> Any:
-    if isinstance(value, (Format, FailOn, float)):
+def _value(parameter: Any, convert: Callable[[Any, Any], Any], kind: tuple[Any, ...], context: Any, value: Any) -> Any:
+    """The value of a parameter whose annotation is `kind`, converted by Typer only where that is needed."""
+    is_words = kind in _WORDS
+    if isinstance(value, (Format, FailOn, float, bool)):
         return value
     if parameter.nargs != 1 or getattr(parameter, "multiple", False):
-        is_missing = parameter.required and not value
-        return tuple(value or ()) if is_words and not is_missing else convert(context, value)
+        needs_none = is_words or not value
+        return tuple(value or ()) if needs_none and (value or not parameter.required) else convert(context, value)
     if value is None:
         return convert(context, value) if parameter.required else None
+    if kind in _CHOICES and value in set(kind[0]):
+        return kind[0](value)
     return value if is_words and isinstance(value, str) else convert(context, value)

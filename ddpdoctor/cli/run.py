@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from ddpdoctor.cli.options import JoinTimeout, Quick
 from ddpdoctor.system.timeouts import CallTimeout
 
 if TYPE_CHECKING:
-    from ddpdoctor.app.run import JobEnd
+    from ddpdoctor.app.run import FailureDiagnosis, JobEnd
     from ddpdoctor.findings import Finding
 
 __all__ = ["run"]
@@ -43,7 +44,8 @@ def run(
             _show_triage(request, end)
         except Exception as error:  # including a bug of ddpdoctor: the exit code remains that of the job
             why = error if isinstance(error, (OSError, CallTimeout)) else f"a bug in ddpdoctor: {error!r}"
-            print(f"\nerror: no triage of the job, which ended with exit code {end.code}: {why}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # standard error is closed or full: the exit code remains
+                print(f"\nerror: no triage of the job, which ended with exit code {end.code}: {why}", file=sys.stderr)
     return end.code
 
 
@@ -55,12 +57,20 @@ def _tell(finding: Finding) -> None:
 
 def _show_triage(request: Request, end: JobEnd) -> None:
     """Triage the job's output, print the result on standard error, and write the report if a file is named."""
-    from ddpdoctor.app.output_file import CannotWriteError, write_file
     from ddpdoctor.app.run import diagnose
+
+    diagnosis = diagnose(request, end)
+    try:
+        _show(request, end, diagnosis)
+    finally:
+        diagnosis.folder.remove()
+
+
+def _show(request: Request, end: JobEnd, diagnosis: FailureDiagnosis) -> None:
+    from ddpdoctor.app.output_file import CannotWriteError, write_file
     from ddpdoctor.cli.output import WIDEST, as_file, has_colour
     from ddpdoctor.render import render
 
-    diagnosis = diagnose(request, end)
     report = diagnosis.report
     colour = has_colour(request, sys.stderr)
     looks = {"quiet": request.quiet, "verbose": request.verbose}
@@ -71,6 +81,9 @@ def _show_triage(request: Request, end: JobEnd) -> None:
     name = f" ({signal.Signals(end.code - 128).name})" if end.code - 128 in set(signal.Signals) else ""
     print(f"\nddpdoctor: the job ended with exit code {end.code}{name}; {kept}", file=sys.stderr)
     sys.stderr.write(text)
+    sys.stderr.flush()
+    if diagnosis.output is not None:
+        diagnosis.folder.keep()
     if request.output is None:
         return
     try:

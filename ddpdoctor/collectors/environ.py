@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ddpdoctor.collectors.nccl_files import look
 from ddpdoctor.facts.environ import ConfFile, Environ, NamedPath
 from ddpdoctor.facts.gaps import Gap, Why
-from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.facts.variables import NOT_GATHERED, is_read, is_relevant
 from ddpdoctor.system.machine import Machine, Root
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
@@ -56,7 +56,7 @@ def collect(machine: Machine) -> Environ:
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter to a distributed job, by name, secrets removed."""
+    """The variables that matter to a distributed job, by name, secrets removed; values that no rule reads are left out."""
     values = {_clean(name): _value(name, value) for name, value in environ.items() if is_relevant(name)}
     return dict(sorted(values.items()))
 
@@ -71,6 +71,8 @@ def _value(name: str, value: str) -> str:
         redact_variable,
     )  # importing it costs as much as 20 rules, and most shells set none of these
 
+    if value and not is_read(name):
+        return NOT_GATHERED
     return redact_variable(name, _clean(value[:MAX_VALUE]))
 
 

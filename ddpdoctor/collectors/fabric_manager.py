@@ -48,5 +48,5 @@ def _version(machine: Machine) -> str | None:
         done = run([machine.root.at(PROGRAM), "--version"], min(VERSION_SECONDS, machine.deadline.left))
     except (LateError, OSError):
         return None
-    match = re.search(r"\d+\.\d+(\.\d+)*", done.text)
+    match = re.search(r"(?<!\d)\d+\.\d+(\.\d+)*", done.text)
     return match[0] if match else None

@@ -8,6 +8,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from ddpdoctor.system.regular_file import read_regular
+
 __all__ = ["IgnoreRules", "rules_above"]
 
 MAX_BYTES = 1 << 20
@@ -60,8 +62,7 @@ def rules_above(folder: str) -> IgnoreRules:
 
 def _read(path: str) -> tuple[Any, ...]:
     try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES).decode("utf-8", "replace")
+        text = read_regular(path, MAX_BYTES).decode("utf-8", "replace")
     except OSError:  # no such file, or not readable: git would ignore nothing either
         return ()
     return tuple(pattern for line in text.removeprefix("\ufeff").splitlines() for pattern in _patterns(line))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ddpdoctor.system import process
 from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.regular_file import read_regular
 
 __all__ = ["Interpreter", "environment_of", "interpreter_of", "script_python"]
 
@@ -52,8 +53,7 @@ def script_python(script: str, path: str) -> str | None:
     Raises:
         OSError: the script cannot be read.
     """
-    with open(script, "rb") as file:
-        lines = file.read(1024).decode("utf-8", "replace").split("\n")
+    lines = read_regular(script, 1024).decode("utf-8", "replace").split("\n")
     if not lines[0].startswith("#!"):
         return None
     words = lines[0][2:].split()
@@ -72,9 +72,8 @@ def environment_of(python: str) -> str | None:
     Raises:
         OSError: it cannot be read.
     """
-    with open(python, "rb") as file:
-        if file.read(4) != b"\x7fELF":
-            return None
+    if read_regular(python, 4) != b"\x7fELF":
+        return None
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(python)))
     if os.path.exists(os.path.join(prefix, "pyvenv.cfg")):
         return os.path.realpath(prefix)

@@ -156,7 +156,7 @@ class JobRun:
     def _as_leader(self) -> None:
         """In the child: create a process group and take the terminal.
 
-        If ddpdoctor is killed, the job gets SIGTERM, on which launchers end their ranks: nobody reads its output any more.
+        If ddpdoctor is killed, the job gets SIGTERM, on which launchers end their ranks: its output has no reader.
         """
         die_with(self._own, signal.SIGTERM)
         os.setpgid(0, 0)

@@ -13,6 +13,7 @@ from ddpdoctor.facts.launch.record import Launch, StartedScript
 from ddpdoctor.facts.torchrun_options import NEWEST, version_of
 from ddpdoctor.launch.line import line_of_argv, line_of_text
 from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.regular_file import read_regular, text_of_regular
 
 __all__ = ["LocalFiles", "collect_launch"]
 
@@ -35,8 +36,7 @@ class LocalFiles:
     def text(self, path: str) -> str | None:
         """The beginning of a text file, None if it cannot be read."""
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                return file.read(CONFIG_CHARACTERS)
+            return text_of_regular(path, CONFIG_CHARACTERS)
         except (OSError, ValueError):
             return None
 
@@ -52,8 +52,7 @@ def _script(path: str) -> StartedScript:
         return StartedScript(path, exists=exists, similar=_similar(path))
     found = StartedScript(path, exists=True, is_executable=os.access(path, os.X_OK))
     try:
-        with open(path, "rb") as file:
-            head = file.read(SCRIPT_BYTES)
+        head = read_regular(path, SCRIPT_BYTES)
     except OSError:
         return found
     shebang = head.startswith(b"#!")

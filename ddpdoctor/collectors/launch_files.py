@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
 from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.system.process import LateError, run
+from ddpdoctor.system.regular_file import read_regular
 
 if TYPE_CHECKING:
     from ddpdoctor.launch.evaluator.task_files import TaskFile
@@ -38,7 +38,7 @@ _DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dock
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
-_SHELL_FIRST = re.compile(r"#!.*?\b(?:bash|sh|dash|ksh)\b")
+_SHELL_FIRST = re.compile(r"#!.{0,200}?\b(?:bash|sh|dash|ksh)\b")
 
 
 @dataclass(slots=True)
@@ -100,11 +100,10 @@ def may_hold_launches(path: str) -> bool:
     if not (is_named or "." not in os.path.basename(path)) or not os.path.isfile(path):
         return False
     try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD_BYTES)
-            if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
-                return False
-            text = head + file.read(MAX_BYTES - HEAD_BYTES)
+        head = read_regular(path, HEAD_BYTES)
+        if not is_named and _SHELL_FIRST.match(head.decode("utf-8", "replace")) is None:
+            return False
+        text = read_regular(path, MAX_BYTES)
     except OSError:
         return False
     has_launch = _LAUNCHES.search(text) is not None
@@ -115,11 +114,7 @@ def may_hold_launches(path: str) -> bool:
 def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
     """The text of a file; or None and the reason."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            found.failures.append(f"{path}: not read: not a regular file")
-            return None, "not a regular file"
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES + 1)
     except OSError as error:
         found.failures.append(f"{path}: not read: {error.strerror}")
         return None, (error.strerror or "not readable").lower()

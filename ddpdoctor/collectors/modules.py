@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.system import process
 from ddpdoctor.system.machine import Deadline
+from ddpdoctor.system.regular_file import text_of_regular
 
 __all__ = ["ModuleAnswer", "ModuleSearch", "ask_modules"]
 
@@ -138,7 +139,7 @@ def _search(answer: Mapping[str, object]) -> ModuleSearch:
 def _has_its_own_path(init: str) -> bool:
     """Whether a package sets its own search path; True if it cannot be read."""
     try:
-        with open(init, encoding="utf-8", errors="replace") as file:
-            return re.search(r"\b__path__\b|\bextend_path\b|\bsys\.(path|modules)\b", file.read(1 << 20)) is not None
+        text = text_of_regular(init, 1 << 20)
+        return re.search(r"\b__path__\b|\bextend_path\b|\bsys\.(path|modules)\b", text) is not None
     except OSError:
         return not os.path.isdir(os.path.dirname(init))

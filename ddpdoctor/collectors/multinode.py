@@ -69,15 +69,22 @@ def _is_flagged(port: int) -> bool:
     return sign is None
 
 
-def claim(port: int, token: str, authentication: Authentication) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port.
+def claim(
+    port: int, token: str, authentication: Authentication, host: str = ""
+) -> tuple[socket.socket | None, dict[str, Any]]:
+    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port. With a loopback
+    address as `host` it listens there only: nobody else can reach a job at such an address.
 
     The identity is {} if no ddpdoctor answers there: the port is in use then.
     """
     started = time.monotonic()
     while True:
         try:
-            return listen(port, segment_bytes=SEGMENT_BYTES), {}
+            made = listen(port, segment_bytes=SEGMENT_BYTES)  # at all addresses, as the job's store will
+            if _is_loopback_address(host):
+                made.close()
+                made = listen(port, host, SEGMENT_BYTES)
+            return made, {}
         except OSError:
             client = MemberClient(token, lambda seconds: None, lambda verdict: None, lambda words: None)
             client.authentication = authentication
@@ -88,6 +95,13 @@ def claim(port: int, token: str, authentication: Authentication) -> tuple[socket
             if waited > ANSWER_SECONDS or (waited > CLAIM_SECONDS and not _is_flagged(port)):
                 return None, {}
         time.sleep(0.1)
+
+
+def _is_loopback_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, which may mean several addresses
 
 
 def is_translated(main: socket.socket, host: str, port: int) -> bool:

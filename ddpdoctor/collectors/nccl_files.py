@@ -23,8 +23,8 @@ OPENED = {
     "CUDA_MPS_PIPE_DIRECTORY": "/control",
 }
 """Variables, and the suffix that is appended to their value to get the path."""
-_PCI = re.compile(r"<pci\s[^>]*>")
-_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+_PCI = re.compile(r"<pci\s[^<>]*>")
+_ATTRIBUTE = re.compile(r'\b(\w+)="([^"]*)"')
 
 
 def look(root: Root, environ: Mapping[str, str]) -> tuple[tuple[ConfFile, ...], tuple[NamedPath, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from ddpdoctor.facts.script import SourceFile, SourceProblem
 from ddpdoctor.scripts.notebook import Cell, NotebookError, read_notebook, readable
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.scripts.syntax.parsing import concerns
+from ddpdoctor.system.regular_file import read_regular
 
 __all__ = ["ScriptText", "Scripts", "find", "is_script", "read", "with_modules"]
 
@@ -74,8 +74,7 @@ def is_script(path: str) -> bool:
     if "." in os.path.basename(path) or not os.path.isfile(path):
         return False
     try:
-        with open(path, "rb") as file:
-            return _SHEBANG.match(file.read(200)) is not None
+        return _SHEBANG.match(read_regular(path, 200)) is not None
     except OSError:
         return False  # the reader of other files reports why
 
@@ -136,8 +135,7 @@ def read(path: str) -> ScriptText:
         OSError: it cannot be read, or it is not a regular file.
     """
     most = MAX_BYTES[".ipynb" if path.endswith(".ipynb") else ".py"]
-    with open(_regular(path), "rb") as file:
-        data = file.read(most + 1)
+    data = read_regular(path, most + 1)
     if len(data) > most:
         is_meant = concerns(data.decode("utf-8", "replace"))
         problem = SourceProblem(f"larger than {most >> 20} MiB", is_unread=True)
@@ -154,14 +152,6 @@ def read(path: str) -> ScriptText:
     if decoded.trouble is not None:
         return ScriptText(SourceFile(path, problem=SourceProblem(decoded.trouble, decoded.line, 1)), is_meant)
     return ScriptText(SourceFile(path, decoded.text), is_meant)
-
-
-def _regular(path: str) -> str:
-    """The path, unless opening it could block forever, as for a named pipe."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        raise OSError(0, "not a regular file", path)
-    return path
 
 
 def with_modules(sources: Sequence[SourceFile]) -> tuple[SourceFile, ...]:

@@ -29,6 +29,7 @@ from ddpdoctor.scripts.imports import TopImport, changes_the_search_path, top_im
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.system import process
 from ddpdoctor.system.machine import Machine
+from ddpdoctor.system.regular_file import read_regular, text_of_regular
 
 __all__ = ["collect_startup"]
 
@@ -408,8 +409,7 @@ class _Walk:
         if script is None or not script.exists or script.is_python is False or starter.given("no_python") is not None:
             return None, None
         try:
-            with open(script.path, "rb") as file:
-                return script.path, decode(file.read(SCRIPT_BYTES)).text
+            return script.path, decode(read_regular(script.path, SCRIPT_BYTES)).text
         except OSError:
             return None, None
 
@@ -490,8 +490,7 @@ def _may_add_modules(text: str, path: str, missing: Sequence[TopImport], imports
                 continue
             seen.add(file)
             try:
-                with open(file, encoding="utf-8", errors="replace") as opened:
-                    local = opened.read(SCRIPT_BYTES)
+                local = text_of_regular(file, SCRIPT_BYTES)
             except OSError:
                 return True
             if changes_the_search_path(local):

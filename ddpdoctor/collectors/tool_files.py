@@ -19,9 +19,9 @@ MOST_BYTES = 64 << 20
 HEAD_SECONDS = 5.0
 
 
-def head_of(path: str) -> bytes:
-    """The first bytes of a file, unpacked; b"" if it cannot be read, or does not answer within HEAD_SECONDS."""
-    deadline = time.monotonic() + HEAD_SECONDS
+def head_of(path: str, until: float = math.inf) -> bytes:
+    """The first bytes of a file, unpacked; b"" if it cannot be read, or does not answer within HEAD_SECONDS or by `until`."""
+    deadline = min(until, time.monotonic() + HEAD_SECONDS)
     for each in inputs_of([path]):
         if each.problem is not None:
             return b""

@@ -11,7 +11,9 @@ _LIBRARY = re.compile(r"(site|dist)-packages/|(^|/)torch/|/lib(64)?/python3|^<|\
 _RANK = re.compile(r"rank[-_.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _OF = re.compile(r"(\d{1,7})[-_]?of[-_]?\d{1,7}$")
 _LAST = re.compile(r"(\d{1,7})$")
-_ENDINGS = re.compile(r"(\.(json|pkl|pickle|bin|dump|txt|log|out|gz|xz|bz2|zst|old|bak)|\s*\(\d+\))$", re.IGNORECASE)
+_ENDINGS = re.compile(
+    r"(\.(json|pkl|pickle|bin|dump|txt|log|out|gz|xz|bz2|zst|old|bak)|(?<!\s)\s*\(\d+\))$", re.IGNORECASE
+)
 
 
 def rank_in_name(name: str) -> int | None:

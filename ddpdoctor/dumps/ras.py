@@ -26,7 +26,7 @@ _NO_COMMA = re.compile(r'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
 _COMMUNICATOR = re.compile(r"^#(\d+-\d+) \(([0-9a-f]+)\) ([A-Z_]+)")
 _HEADING = re.compile(r"^(INCOMPLETE|DEAD|TIMEOUT|MISMATCH)\b")
 _KIND = re.compile(r"ranks have different (?:(\w+) operation counts|status)")
-_MANY = re.compile(r"(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d+)|not launched any operations)")
+_MANY = re.compile(r"(?<!\d)(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d+)|not launched any operations)")
 _RANK = re.compile(
     r"Rank (\d+)\b(?: has (?P<said>launched up to operation (?P<count>\d+)|not launched any operations|status \w+)"
     r"| reported (?P<error>[^-]+?))?(?: -- GPUs? (?P<gpu>\d+)[^-]* managed by process (?P<pid>\d+) on node (?P<host>\S+))?"

@@ -149,6 +149,8 @@ class Stranger:
     protocol: int | None = None
     proves: str | None = None
     address: str = ""
+    is_proven: bool = False
+    """A node of another job of the same user, which has proved that."""
 
     @property
     def title(self) -> str:

@@ -219,8 +219,7 @@ class Submission:
     """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
 
     `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
-    their names, "" for a pod without one. `word_lists` are those of a Dockerfile.
-    `names` are all names that resolve between its hosts, None where others may. `word_lists` are those of a Dockerfile.
+    their names, "" for a pod without one. `word_lists` are those of a Dockerfile. `is_submitting`: its shell submits the jobs.
     `shell` is the text of a shell or batch file, None for other files.
     """
 
@@ -236,6 +235,7 @@ class Submission:
     ray_starts: tuple[RayStart, ...] = ()
     ray_submits: tuple[RaySubmit, ...] = ()
     domains: dict[str, str] = field(default_factory=dict)
+    is_submitting: bool = False
     shell: ShellText | None = None
 
     @property

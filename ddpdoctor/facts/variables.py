@@ -7,7 +7,7 @@ import re
 from ddpdoctor.facts.setting_names import nearest
 from ddpdoctor.facts.settings_table import TABLE
 
-__all__ = ["PET_OPTIONS", "is_relevant", "is_secret", "meaning"]
+__all__ = ["NOT_GATHERED", "PET_OPTIONS", "is_read", "is_relevant", "is_secret", "meaning"]
 
 MEANINGS = {
     "RANK": "rank of this process in the job",
@@ -189,6 +189,49 @@ FAMILIES = {
 }
 """Prefixes of names that are collected, the longer ones first."""
 
+NOT_GATHERED = "<not gathered: no rule reads it>"
+"""In place of the value of a variable that belongs to a family but that no rule reads."""
+_READ_AS_WELL = frozenset(
+    {
+        "ACCELERATE_TORCH_DEVICE",
+        "LSB_DJOB_HOSTFILE",
+        "LSB_HOSTS",
+        "LSB_MCPU_HOSTS",
+        "OMPI_MCA_orte_default_hostfile",
+        "OMPI_MCA_orte_keep_fqdn_hostnames",
+        "OMPI_MCA_orte_set_default_slots",
+        "OMPI_MCA_plm_rsh_args",
+        "PET_N",
+        "PET_N_PROC_PER_NODE",
+        "PMIX_NAMESPACE",
+        "PMI_FD",
+        "SLURM_ARRAY_JOB_ID",
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_EXPORT_ENV",
+        "SLURM_GPU_BIND",
+        "SLURM_JOB_LICENSES",
+        "SLURM_KILL_BAD_EXIT",
+        "TORCHELASTIC_LOG_DIR",
+    }
+)
+"""Names that rules read besides those of the tables."""
+_READ_FAMILIES = (
+    "PET_",
+    "SLURM_HET_",
+    "NCCL_",
+    "TORCH",
+    "PYTORCH_",
+    "GLOO_",
+    "CUDA_",
+    "OFI_NCCL_",
+    "UCX_",
+    "FI_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+)
+"""Families in which the value of an unknown name is judged, or compared between nodes."""
+
 _NEARLY_NCCL = re.compile(r"N[CL]{2,4}_|NCCL", re.IGNORECASE)
 _NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_transports"})
 """A program's own arguments, which may contain anything, and Open MPI's session key."""
@@ -211,6 +254,13 @@ def is_relevant(name: str) -> bool:
     if name in MEANINGS or name in PET_OPTIONS or name in TABLE or name.startswith(tuple(FAMILIES)):
         return True
     return bool(_NEARLY_NCCL.match(name) or nearest(name))
+
+
+def is_read(name: str) -> bool:
+    """Whether a rule reads the value of this variable; of others of a family only the name is judged."""
+    if name in MEANINGS or name in PET_OPTIONS or name in TABLE or name in _READ_AS_WELL:
+        return True
+    return name.startswith(_READ_FAMILIES) or not name.startswith(tuple(FAMILIES))
 
 
 def meaning(name: str) -> str:

@@ -23,7 +23,7 @@ MOST = 1 << 20
 """More GPUs than any machine has."""
 
 _HIDDEN = ("", "-1", "none", "void", "nodevfiles")
-_JOINED = re.compile(r"\s*\d+\s*[-;:\s]\s*\d")
+_JOINED = re.compile(r"\s*\d+(?:\s*[-;:]\s*|\s+)\d")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 

@@ -244,7 +244,7 @@ BY_KIND: dict[XidKind, frozenset[int]] = {
 _UNLISTED = Meaning(XidKind.OTHER_XID, "an unknown fault", "see NVIDIA's Xid catalog")
 
 _LINE = re.compile(
-    r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)(?: [^)\n]*)?\): (?P<code>\d+)"
+    r"(?:(?P<switch>nvidia-nvswitch\d+: S)|NVRM: )Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)(?: [^()\n]{0,100})?\): (?P<code>\d+)"
     r"(?P<text>.*)"
 )
 _EARLIER = re.compile(r"caused by previous Xid (\d{1,4})\b")
@@ -292,7 +292,7 @@ def action(xid: Xid) -> str:
     """The action after an Xid or SXid, as a short phrase."""
     if xid.is_switch:
         return "check the fabric manager's log and restart the machine" if xid.is_fatal else "none"
-    changed = re.search(r"to 0x[0-9a-fA-F]+ \(([^)]+)\)", xid.text) if xid.code == 154 else None
+    changed = re.search(r"to 0x[0-9a-fA-F]+ \(([^()]+)\)", xid.text) if xid.code == 154 else None
     return changed[1] if changed is not None else meaning(xid).action
 
 

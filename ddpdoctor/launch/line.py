@@ -212,8 +212,8 @@ def _config(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> dict
     text = files.text(posixpath.join(cwd, path))
     if text is None:
         return None
-    pairs = re.findall(r"^(\w+):[ \t]*([^#\n]*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
-    return {key: value.strip("'\"") for key, value in pairs if value}
+    pairs = re.findall(r"^(\w+):([^#\n]*)(?:#.*)?$", text, re.MULTILINE)
+    return {key: value.strip(" \t").strip("'\"") for key, value in pairs if value.strip(" \t")}
 
 
 def _hostfile(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> str | None:

@@ -14,7 +14,9 @@ from ddpdoctor.launch.shell.text import ShellSource
 
 __all__ = ["suffix_of"]
 
-_FIRST = re.compile(r"#!.*?\b(python|bash|sh|dash|ksh|zsh)")
+LONGEST = 1 << 20
+"""Job files are not read beyond this; a longer text is recognized by its first line or its keywords only."""
+_FIRST = re.compile(r"#!.{0,200}?\b(python|bash|sh|dash|ksh|zsh)")
 _MANIFEST = re.compile(r"^(?:apiVersion|kind):", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from) +[\w.]+|^def +\w+\(|^class +\w+", re.MULTILINE)
 
@@ -35,6 +37,8 @@ def suffix_of(data: bytes) -> str:
         return ".yaml"
     if _PYTHON.search(text):
         return ".py"
+    if len(text) > LONGEST:
+        return ""
     if lines_of_shell(ShellSource(text, STANDARD, {}, NEWEST, (), files=NO_FILES)):
         return ".sh"
     return ".py" if _runs_as_python(text) else ""

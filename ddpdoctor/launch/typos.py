@@ -18,7 +18,7 @@ DASHES = "‐‑‒–—―−﹣-"
 QUOTES = "“”„‟‘’‚‛«»"
 SPACES = "\u00a0\u2007\u202f\u3000\u2009\u200a\u2002\u2003\u200b\u2060\ufeff"
 _VALUES = re.compile(r"\d+|gpu|cpu|auto|c10d|static|localhost|=.*")
-_NUMBERS = re.compile(r"[\d,]*\d[\d,]*")
+_NUMBERS = re.compile(r",*\d[\d,]*")
 
 
 def find_typos(reading: Reading, own: Iterable[Word], options: tuple[Option, ...]) -> tuple[Typo, ...]:

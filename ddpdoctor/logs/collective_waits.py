@@ -12,10 +12,12 @@ from ddpdoctor.logs.history import history_of
 
 __all__ = ["CollectiveWait", "Participant", "collective_waits", "participants", "ranks_behind", "ranks_named_missing"]
 
-_WORK = re.compile(r"WorkNCCL\((?P<body>[^)]*(?:\(ms\))?[^)]*)\)")
-_FIELD = re.compile(r"(?P<name>\w+)=(?P<value>\[[\d, ]*\]|\w+)")
+_WORK = re.compile(r"WorkNCCL\((?P<body>[^()]{0,600}(?:\(ms\)[^()]{0,300})?)\)")
+_FIELD = re.compile(r"\b(?P<name>\w{1,60})=(?P<value>\[[\d, ]{0,500}\]|\w+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)")
-_OF_WORK = re.compile(rf"{_GROUP.pattern}[^\]]*\] +(?:failure detected|Exception \(either|Timeout at NCCL work)")
+_OF_WORK = re.compile(
+    rf"{_GROUP.pattern}[^\][]{{0,200}}\] {{1,9}}(?:failure detected|Exception \(either|Timeout at NCCL work)"
+)
 """The group of the time-out. That another rank timed out is reported in the default group."""
 _NAMED = (
     re.compile(r"\bRanks? (?P<ranks>\d+(?:, \d+)*) failed to pass monitoredBarrier"),

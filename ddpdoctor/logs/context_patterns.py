@@ -16,7 +16,7 @@ __all__ = ["CONTEXT_PATTERNS", "context_lines"]
 
 CONTEXT_PATTERNS: dict[str, str] = {
     "clients": r"\b(?P<joined>\d+)/(?P<expected>\d+) clients joined",
-    "tries": r"client socket has failed to connect to \[(?P<host>[^\]]+)\]:(?P<port>\d+) \(errno: (?P<number>110|113) - ",
+    "tries": r"client socket has failed to connect to \[(?P<host>[^\][]{1,255})\]:(?P<port>\d+) \(errno: (?P<number>110|113) - ",
     "keys": r"wait timeout after \d+ms, keys: (?P<keys>.*)",
     "communicator": r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n?[Rr]anks (?P<ranks>\d+)",
     "member": r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: (?P<member>\d+)/(?P<members>\d+)",
@@ -86,7 +86,7 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "lost_rank": r"\b[Tt]he missing ranks?: (?P<ranks>[\d, ]+)|\bRank (?P<rank>\d+) -- (?:GPU \d|\[process information)",
     "lost_process": r"[Pp]rocess \d+ on node (?P<host>[^\s,]+)(?: managing GPU|$)",
     "ray_worker": r"ip=(?P<host>[\d.]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)",
-    "ray_task": r"ray::\S+ \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
+    "ray_task": r"ray::\S{1,120} \(pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)",
     "ray_dead": r"Worker IP address: (?P<host>[\w.:-]+) Worker port: \d+ Worker PID: (?P<pid>\d+)",
     "ray_actor": r"^\s+pid: (?P<pid>\d+)$",
     "ray_address": r"^(?:\s* ip: |\tip: )\[?(?P<host>\d+(?:\.\d+){3})",
@@ -105,7 +105,7 @@ CONTEXT_PATTERNS: dict[str, str] = {
     r"|[Ff]alling back to |[Rr]an out of memory with exception"
     r"|(?:[Rr]educing|[Dd]ecreasing|[Hh]alving|[Ll]owering) (?:the |to )?(?:micro[- ]?|train(?:ing)? )?batch",
     "init_file": r"(?:init_method|dist_url|distributed init|init-method)[^\n]{0,40}file:/",
-    "left_file": r"(?:init_?file|_init|rdzv\S*|rendezvous\S*|shared_?file)\W{0,3} (?:file )?already exists"
+    "left_file": r"(?:init_?file|_init|rdzv\S{0,120}|rendezvous\S{0,120}|shared_?file)\W{0,3} (?:file )?already exists"
     r"|already exists[^\n]{0,200}(?:_init|init_?file|rdzv|rendezvous|shared_?file)",
     "collective": r"(?:SeqNum|SequenceNumber)=(?P<seq>\d+), OpType=(?P<op>\w+)",
 }

@@ -22,7 +22,7 @@ _RANDOM_CHARS = 8
 """What tempfile adds behind the run id and `_`."""
 _NAMELESS_RUN = "none"
 _SUFFIX = re.compile(
-    r"(?:\.(?:log|txt|out|err|stdout|stderr|gz|xz|bz2|zst|json|jsonl|log\.\d+|\d{1,2})|[-_.](?:std)?(?:out|err))+$",
+    r"(?:\.(?:log|txt|out|err|stdout|stderr|gz|xz|bz2|zst|json|jsonl|log\.\d+|\d{1,2})|[-_.](?:std)?(?:out|err)){1,8}$",
     re.I,
 )
 _ROTATED = re.compile(r"(\.(?:log|txt|out|err))[.-][\d-]+(?=$|\.(?:gz|xz|bz2|zst)$)", re.I)

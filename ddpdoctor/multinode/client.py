@@ -67,7 +67,9 @@ class MemberClient:
             return {}
         channel = NodeConnection(*connected, most=MAX_HELLO_BYTES)
         try:
-            return await asyncio.wait_for(self._identity(channel), IDENTIFY_SECONDS)
+            identity = await asyncio.wait_for(self._identity(channel), IDENTIFY_SECONDS)
+            self._note_refusal(identity, address)
+            return identity
         except asyncio.TimeoutError:
             return {"kind": SILENT}
         except NotProvenError as error:
@@ -86,6 +88,13 @@ class MemberClient:
         host = self.authentication.node.get("host")
         await channel.send({"ddpdoctor": PROTOCOL, "kind": "who", "token": self.token, "host": host})
         return await channel.receive()
+
+    def _note_refusal(self, message: dict[str, Any], address: str) -> None:
+        """Remember a host that needs a proof which this node does not have."""
+        if message.get("kind") == "no-proof":
+            host, proves = message.get("host"), message.get("proves")
+            name = host[:80] if isinstance(host, str) else ""
+            self._refused_at(address, name, proves if proves in Proves.ALL else Proves.OTHER)
 
     def _refused_at(self, address: str, host: str, proves: str) -> None:
         """A host does not prove the same as this node."""
@@ -139,11 +148,7 @@ class MemberClient:
 
     def _refusal(self, me: Member, welcome: dict[str, Any], address: str) -> ConnectOutcome | None:
         kind, seconds = welcome.get("kind"), welcome.get("seconds")
-        if kind == "no-proof":
-            host, proves = welcome.get("host"), welcome.get("proves")
-            self._refused_at(
-                address, host[:80] if isinstance(host, str) else "", proves if proves in Proves.ALL else Proves.OTHER
-            )
+        self._note_refusal(welcome, address)
         if kind == "other-job":
             self.other_since = self.other_since or time.monotonic()
             self.other_job = welcome

@@ -120,6 +120,26 @@ class SessionHost:
         self._pending.listen(name, listening, serve)
         return int(listening.getsockname()[1])
 
+    def open_echo(self, addresses: Collection[str]) -> int:
+        """Listen for link tests at the addresses that the other nodes are told to connect to, and nowhere else; at all
+        addresses if there is none, or if one cannot be used. The port is the same at each.
+
+        Raises:
+            OSError: no port is free.
+        """
+        opened: list[socket.socket] = []
+        try:
+            for address in addresses:
+                port = int(opened[0].getsockname()[1]) if opened else 0
+                opened.append(listen(port, address.partition("%")[0]))
+        except OSError:  # the address was removed, or needs its interface named
+            for each in opened:
+                each.close()
+            opened = []
+        for at, each in enumerate(opened):
+            self.open("echo" if at == 0 else f"echo {at}", each)
+        return int(opened[0].getsockname()[1]) if opened else self.open("echo", 0)
+
     def has(self, name: str) -> bool:
         """Whether it listens as `main` or `door`."""
         return name in self._pending
@@ -161,10 +181,9 @@ class SessionHost:
             if connection is not None:
                 connection.channel.writer.close()
 
-    def close_ports(self, *names: str) -> None:
-        """Close listening ports; connections stay open."""
-        for name in names:
-            self._pending.close_port(name)
+    def close_ports(self) -> None:
+        """Close all listening ports; connections stay open."""
+        self._pending.close_ports()
 
     async def close(self) -> None:
         """Close all connections and ports, once the last message to each member is out, for at most `CLOSING_SECONDS`."""
@@ -244,7 +263,7 @@ class SessionHost:
             return
         is_trusted = channel.is_proven or not self.authentication.proves
         if message.get("token") != self.token and not (is_trusted and self._lacks_its_script(message)):
-            self._remember(peer, message)
+            self._remember(peer, message, is_proven=channel.is_proven)
             await channel.send(self._other_job())
             return
         kind = message.get("kind")
@@ -370,7 +389,9 @@ class SessionHost:
         if len(self.strangers) < MOST_STRANGERS:
             self.strangers[Stranger(host[:80] or address, is_node=False, proves=proves, address=address)] = None
 
-    def _remember(self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None) -> None:
+    def _remember(
+        self, peer: tuple[Any, ...] | None, message: dict[str, Any] | None = None, *, is_proven: bool = False
+    ) -> None:
         """Remember a client that is not a node of this job."""
         if peer is None or len(self.strangers) >= MOST_STRANGERS:
             return
@@ -379,6 +400,7 @@ class SessionHost:
             details = {key: node[key][:80] for key in ("script", "rdzv_id") if isinstance(node.get(key), str)}
             number = (message or {}).get("ddpdoctor")
             protocol = number if type(number) is int and number != PROTOCOL else None
-            self.strangers[Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **details)] = None
+            known = Stranger(node["host"][:80], is_node=protocol is None, protocol=protocol, **details)
+            self.strangers[replace(known, is_proven=is_proven)] = None
         elif message is None:
             self.strangers[Stranger(str(peer[0]).removeprefix("::ffff:"), is_node=False)] = None

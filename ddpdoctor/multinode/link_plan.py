@@ -13,7 +13,7 @@ from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.link_tests import partners, try_link
 from ddpdoctor.multinode.members import Member
 
-__all__ = ["encode_links", "orders", "read_links", "try_links"]
+__all__ = ["dialled", "encode_links", "orders", "read_links", "try_links"]
 
 MOST_LINKS = 4096
 SAMPLED = (1, 2)
@@ -37,7 +37,7 @@ def orders(members: Sequence[Member]) -> dict[str, dict[str, Any]]:
 def _links(members: Sequence[Member], source: int, target: int, samples: bool) -> list[dict[str, Any]]:
     member = members[target]
     found = []
-    for at, address in enumerate(_dialled(member.node) or ("",)):
+    for at, address in enumerate(dialled(member.node) or ("",)):
         is_asked = at == 0 and member.node.form == Form.C10D
         name = (member.node.full_name or member.node.host) if is_asked else ""
         link = {"source": source, "target": target, "name": name, "address": address, "port": member.echo_port}
@@ -45,7 +45,7 @@ def _links(members: Sequence[Member], source: int, target: int, samples: bool) -
     return found
 
 
-def _dialled(node: Node) -> tuple[str, ...]:
+def dialled(node: Node) -> tuple[str, ...]:
     """The addresses that other nodes would connect to: Gloo's, NCCL's first one, else the node's first one."""
     nccl = [address.partition("/")[0] for address in node.nccl_addresses[:1]]
     chosen = [address for address in (node.gloo_address, *nccl) if address and not is_loopback(address)]

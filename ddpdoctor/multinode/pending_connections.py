@@ -83,10 +83,14 @@ class PendingConnections:
             self._loop.remove_reader(listening)
             listening.close()
 
-    async def close(self) -> None:
-        """Close all ports and all connections."""
+    def close_ports(self) -> None:
+        """Close all listening ports; connections stay open."""
         for name in list(self._ports):
             self.close_port(name)
+
+    async def close(self) -> None:
+        """Close all ports and all connections."""
+        self.close_ports()
         for number in list(self._silent):
             self._forget(number).close()
         self._loop.remove_reader(self._epoll)

@@ -21,6 +21,7 @@ from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.client import MemberClient
 from ddpdoctor.multinode.host import SessionHost
 from ddpdoctor.multinode.host_discovery import SIDE_PORTS, HostDiscovery
+from ddpdoctor.multinode.link_plan import dialled
 from ddpdoctor.multinode.link_survey import is_silent, survey
 from ddpdoctor.multinode.liveness import ranks_of, watch_members
 from ddpdoctor.multinode.members import (
@@ -128,7 +129,7 @@ class MemberSession:
         seeking = asyncio.create_task(self.discovery.run())
         try:
             outcome = await self._until_verdict(judge)
-            self.host.close_ports("main", "door", "echo")
+            self.host.close_ports()
             settled(outcome)
             if outcome is None and self._watched:
                 await watch_members(self.host, self._watched, self.lost)
@@ -153,7 +154,7 @@ class MemberSession:
         """Open the main port before the side port, whose clients are told whether the main port is open."""
         if self.main is not None:
             self.host.open("main", self.main)
-        port = self.host.open("echo", 0)
+        port = self.host.open_echo(dialled(self.me.node))
         for side_port in SIDE_PORTS:
             try:
                 self.host.open("door", side_port)
@@ -298,5 +299,5 @@ class MemberSession:
         if self.watches:
             self._watched = {member.key: ranks_of(member, self.places.get(member.key, {})) for member in members}
             verdict = {**verdict, "watch": encode(self._watched[self.me.key])}
-        self.host.close_ports("main", "door", "echo")
+        self.host.close_ports()
         await self.host.broadcast(verdict, self.places)

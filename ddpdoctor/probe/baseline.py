@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.probe import Baseline, Probe
+from ddpdoctor.system.whole_file import write_whole
 
 __all__ = ["compare", "save"]
 
@@ -40,6 +42,4 @@ def save(probe: Probe, path: str) -> None:
         OSError: the file cannot be written.
     """
     kept = Baseline(probe.backend, probe.world_size, probe.device, probe.measurements, probe.pairs)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"schema": SCHEMA, **encode(kept)}, file, indent=1)
-        file.write("\n")
+    write_whole(Path(path), json.dumps({"schema": SCHEMA, **encode(kept)}, indent=1) + "\n")

@@ -62,6 +62,8 @@ def write(report: Report, *, width: int = 100, colour: bool = False, quiet: bool
     """
     out = io.StringIO()
     console = Console(
+        markup=False,
+        emoji=False,
         file=out,
         width=width,
         force_terminal=colour,
@@ -281,7 +283,7 @@ class _Screen:
             grid.add_column(no_wrap=True, width=1)
             grid.add_column(no_wrap=True, style=style)
             grid.add_column(overflow="fold")
-            grid.add_row("", label, Text(printable(text)))
+            grid.add_row("", printable(label), Text(printable(text)))
             self._console.print(grid)
 
     def _indented(self, text: Text, *, hanging: int = 0) -> None:

@@ -13,8 +13,8 @@ from ddpdoctor.scripts.syntax.parsing import parse
 __all__ = ["TopImport", "changes_the_search_path", "top_imports"]
 
 _SEARCH_PATH = re.compile(
-    r"\bsys\.(?:path|modules|meta_path|path_hooks)\b|\bfrom +sys +import\b[^\n]*\b(?:path|modules)\b|\baddsitedir\b"
-    r"|\bsetup_root\b|\b(?:pip|conda|uv|apt)[\"', -]+(?:\w+[\"', -]+)*?install\b|\bensurepip\b|\bexec[vl]\w*\("
+    r"\bsys\.(?:path|modules|meta_path|path_hooks)\b|\bfrom +sys +import\b[^\n]{0,200}\b(?:path|modules)\b|\baddsitedir\b"
+    r"|\bsetup_root\b|\b(?:pip|conda|uv|apt)[\"', -]{1,9}(?:\w{1,40}[\"', -]{1,9}){0,4}?install\b|\bensurepip\b|\bexec[vl]\w*\("
 )
 """What may make a module importable that is not importable when the script starts."""
 _ENDS = ("exit", "sys.exit", "os._exit", "quit", "os.execv", "os.execvp")

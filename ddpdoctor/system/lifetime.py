@@ -50,6 +50,7 @@ class TemporaryFolder:
         import tempfile  # with what follows, imported by the commands that need it only
 
         self.path = tempfile.mkdtemp(prefix=prefix)
+        self._is_kept = False
         self._watcher: subprocess.Popen[bytes] | None = None
         try:
             self._watcher = subprocess.Popen(
@@ -64,7 +65,9 @@ class TemporaryFolder:
             return  # without a shell, or with too few processes, only a SIGKILL leaves the folder
 
     def remove(self) -> None:
-        """Remove the folder."""
+        """Remove the folder unless it is kept."""
+        if self._is_kept:
+            return
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
@@ -72,6 +75,7 @@ class TemporaryFolder:
 
     def keep(self) -> None:
         """Leave the folder to the user."""
+        self._is_kept = True
         self._answer(b"keep\n")
 
     def _answer(self, answer: bytes) -> None:

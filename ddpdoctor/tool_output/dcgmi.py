@@ -11,7 +11,7 @@ from ddpdoctor.tool_output.record import Card, Line, Record, Said
 
 __all__ = ["read_diag", "read_diag_json", "read_health", "read_nvlink"]
 
-_ROW = re.compile(r"\s*[|+](.{1,60}?)[|+](.*?)[|+]?\s*$")
+_ROW = re.compile(r"\s*[|+](.{1,60}?)[|+](.*)$")
 _RESULT = re.compile(r"(Pass|Fail|Warn|Skip)\b(?: - (.*))?", re.I)
 _GPUS = re.compile(r"GPUs?:? ((?:\d{1,2}(?:, ?)?)+)", re.I)
 _ENTITY = re.compile(r"\bGPU ?(?:ID:? )?(\d{1,2})\b", re.I)
@@ -21,6 +21,12 @@ LONGEST = 400
 FULL_ROW = 45
 """The least length of a row of text that is broken inside a word."""
 DEEPEST = 12
+
+
+def _without_border(text: str) -> str:
+    """The rest of a row without the bar or the corner at its end."""
+    text = text.rstrip()
+    return text[:-1] if text.endswith(("|", "+")) else text
 
 
 def read_diag(lines: Sequence[Line]) -> Record:
@@ -35,7 +41,7 @@ def read_diag(lines: Sequence[Line]) -> Record:
                 break
             continue
         # The table breaks words: only the space that belongs to the border is removed.
-        name, text = row[1].strip(" -"), row[2].rstrip().removeprefix(" ")
+        name, text = row[1].strip(" -"), _without_border(row[2]).rstrip().removeprefix(" ")
         found = _RESULT.match(text)
         if name.lower() in _DETAILS:
             if current is not None and text:
@@ -173,7 +179,11 @@ def read_health(lines: Sequence[Line]) -> Record:
     for number, line in lines:
         found = _HEALTH.match(line)
         if found is None:
-            if results and results[-1]["status"] != "pass" and (more := re.match(r"\s*\|\s*\|\s*(\S.*?)\s*\|", line)):
+            if (
+                results
+                and results[-1]["status"] != "pass"
+                and (more := re.match(r"\s*\|\s*\|\s*([^\s|][^|]*)\|", line))
+            ):
                 results[-1]["text"] = f"{results[-1]['text']} {more[1]}".strip()[:LONGEST]
             continue
         of_gpu = re.match(r"GPU(?: ID)?:?\s*(\d{1,2})", found[1])

@@ -10,7 +10,7 @@ from ddpdoctor.tool_output.record import Record
 
 __all__ = ["by_host"]
 
-_ENDINGS = re.compile(r"(?:\.(?:txt|log|xml|csv|json|out|gz|bz2|xz|md))+$", re.I)
+_ENDINGS = re.compile(r"(?:\.(?:txt|log|xml|csv|json|out|gz|bz2|xz|md)){1,8}$", re.I)
 _TOOL_WORDS = re.compile(
     r"(?i)nvidia[-_ ]?(?:smi|bug[-_ ]?report)|nvsmi|ibv[-_]?devinfo|ibstat(?:us)?|dcgmi?|lspci|nccl[-_]?tests?"
     r"|all[-_]?reduce|collect[-_]?env|ulimit|printenv|ip[-_]?addr|nvlink|topo(?:logy)?|fabric[-_]?manager|scontrol|kubectl"

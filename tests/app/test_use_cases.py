@@ -164,6 +164,8 @@ def test_a_job_that_fails_is_diagnosed(
     assert "LOG012" in codes(diagnosis.report)
     assert diagnosis.output is not None
     assert diagnosis.output.read_text() == f"{line}\n"
+    diagnosis.folder.remove()
+    assert not diagnosis.output.exists()
 
 
 def test_a_job_that_cannot_be_started_has_a_shells_exit_code() -> None:

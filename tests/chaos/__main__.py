@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from chaos.commands import COMMANDS, Command, Materials
+from chaos.commands import COMMANDS, QUICK, Command, Materials
 from chaos.faults import FAULTS, Fault, chosen
 from chaos.running import Runner
 
@@ -25,6 +25,19 @@ def plan(
     return command, chosen(kind, command, source)
 
 
+def table(files: list[str]) -> str:
+    """Saved lines of runs as a table in Markdown: the runs of each command with each kind of fault."""
+    rows = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
+    counts = Counter((row["command"], row["kind"]) for row in rows)
+    kinds = [kind for kind in FAULTS if any((command.name, kind) in counts for command in COMMANDS)]
+    lines = [f"| command | {' | '.join(kinds)} | all |", "|---" * (len(kinds) + 2) + "|"]
+    for command in COMMANDS:
+        own = [counts[command.name, kind] for kind in kinds]
+        lines.append(f"| {command.name} | {' | '.join(map(str, own))} | {sum(own)} |")
+    columns = [sum(counts[command.name, kind] for command in COMMANDS) for kind in kinds]
+    return "\n".join([*lines, f"| all | {' | '.join(map(str, columns))} | {sum(columns)} |"])
+
+
 def main() -> int:
     """Run, print, count."""
     parser = argparse.ArgumentParser(prog="chaos")
@@ -32,9 +45,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--command", help="only commands whose name begins with it")
+    parser.add_argument(
+        "--quick", action="store_true", help="only the commands that start no ranks and take about a second"
+    )
     parser.add_argument("--fault", help="only faults whose kind begins with it")
+    parser.add_argument("--table", nargs="+", metavar="FILE", help="print a table of saved lines; run nothing")
     options = parser.parse_args()
-    commands = tuple(each for each in COMMANDS if each.name.startswith(options.command or ""))
+    if options.table:
+        print(table(options.table))
+        return 0
+    commands = tuple(
+        each for each in (QUICK if options.quick else COMMANDS) if each.name.startswith(options.command or "")
+    )
     kinds = tuple(each for each in FAULTS if each.startswith(options.fault or ""))
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="chaos_") as folder:

@@ -260,6 +260,8 @@ class _Run:
             left = number
             while left > 0 and (piece := os.read(reader, min(left, 4096))):
                 left -= len(piece)
+                with (self.place / ("stdout" if kind == "close-output" else "stderr")).open("ab") as file:
+                    file.write(piece)
             os.close(reader)
             os.dup2(os.open(os.devnull, os.O_RDONLY), reader)  # `go` closes it
             return
@@ -446,7 +448,7 @@ class _Run:
         target = self._seen("out") / "report.json"
         if self.command.writes == "output" and target.exists():
             text = target.read_bytes()
-        elif self.command.writes == "stdout" and out and self.fault.kind != "file-size":
+        elif self.command.writes == "stdout" and out and self.fault.kind not in ("file-size", "close-output"):
             text = out
         elif self.command.name == "collect" and (self._seen("out") / "facts.json").exists():
             try:

@@ -68,7 +68,7 @@ def test_a_timeout_ends_the_command_with_a_full_report() -> None:
     child = _child_of(process)
     out, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 3
-    assert time.monotonic() - before < 6
+    assert time.monotonic() - before < 20
     report = json.loads(out.partition("looking\n")[2])
     assert report["verdict"] == "incomplete"
     assert report["crashed"][-1]["error"].startswith("finish within --timeout 2 s: no answer on environ")
@@ -93,6 +93,47 @@ def test_ctrl_c_in_any_phase_of_check_is_quiet(delay: float) -> None:
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode in (130, 0, 1)  # it may have ended before, with what it found on this machine
     assert "Traceback" not in err
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "words",
+    [
+        "env --format json",
+        "check --no-probe --format json",
+        "triage {log} --format json",
+        "run --no-probe -- sh -c true",
+        pytest.param("probe --nproc-per-node 2 --timeout 60 --format json", marks=pytest.mark.torch),
+        pytest.param("check --timeout 60 --format json", marks=(pytest.mark.torch, pytest.mark.slow)),
+    ],
+)
+def test_a_chroot_without_devices_is_no_bug(words: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    line = words.format(log=tmp_path / "log").split()
+    hidden = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        'mount -t tmpfs none /dev && exec "$@"',
+        "sh",
+    ]
+    done = subprocess.run(
+        [*hidden, sys.executable, "-m", "ddpdoctor", *line],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd="/",
+        timeout=SECONDS,
+        input="",
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if "json" in line:
+        assert json.loads(done.stdout)["verdict"] in ("pass", "fail", "incomplete", "warn")
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,22 @@ def test_unreadable_facts_are_named(facts: str, command: str, tmp_path: Path) ->
     assert "facts.json" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("facts", ["/dev/zero", "folder", "large.json", "bytes.json", "other.json"])
+@pytest.mark.parametrize("command", ["hang", "check"])
+def test_facts_that_are_no_file_too_large_or_of_another_kind_are_named(
+    facts: str, command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(1 << 31)
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{\x00")
+    (tmp_path / "other.json").write_text('{"schema": "ddpdoctor.facts/1", "hostname": "n", "hang": {"processes": [5]}}')
+    done = _doctor(command, "--facts", facts, "--format", "json", cwd=tmp_path)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["verdict"] == "incomplete"
+    assert facts in done.stdout + done.stderr
+
+
 def test_integers_beyond_64_bits_are_refused(tmp_path: Path) -> None:
     for name, number in (("a", "1" * 400), ("b", "1e999"), ("c", "9" * 5000)):
         text = (

@@ -285,3 +285,18 @@ def test_a_copy_keeps_the_beginning_and_the_end(pieces: list[bytes], head: int, 
     assert kept.startswith(whole[:head])
     assert kept == whole if not copy.left_out else f"{copy.left_out} bytes not kept".encode() in kept
     assert len(kept) <= head + tail + 60
+
+
+def test_a_closed_standard_error_costs_neither_the_exit_code_nor_a_folder(tmp_path: Path) -> None:
+    ready, errors = os.pipe()
+    with subprocess.Popen(
+        [*DOCTOR, "sh", "-c", "echo NCCL error; sleep 1; exit 7"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as child:
+        os.close(errors)
+        os.close(ready)
+        assert child.wait(ENOUGH) == 7
+    assert list(tmp_path.iterdir()) == []

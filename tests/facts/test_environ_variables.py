@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from ddpdoctor.facts.variables import MEANINGS, PET_OPTIONS, is_relevant, is_secret, meaning
+from ddpdoctor.collectors.environ import relevant
+from ddpdoctor.facts.variables import (
+    FAMILIES,
+    MEANINGS,
+    NOT_GATHERED,
+    PET_OPTIONS,
+    is_read,
+    is_relevant,
+    is_secret,
+    meaning,
+)
 from ddpdoctor.privacy.redaction import REMOVED, redact_variable
 
 
@@ -61,3 +74,39 @@ def test_near_names_and_families_are_gathered(name: str) -> None:
 )
 def test_secrets_inside_values_are_removed(value: str, shown: str) -> None:
     assert redact_variable("NCCL_NOTE", value) == shown
+
+
+WORDS_OF_THE_CODE = frozenset(
+    {"ACCELERATE_NAMES", "ACCELERATE_PREFIXES", "MPI_LOCAL", "NVIDIA_SMI", "PET_OPTIONS", "SLURM_HET_SIZE", "SLURM_JOB"}
+    | {"OMPI_MCA_orte_precondition_transports"}
+)
+"""Constants, and beginnings of names. The last one is a session key, which is never collected."""
+
+
+def test_every_variable_that_the_code_names_is_gathered_with_its_value() -> None:
+    pattern = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Z0-9]*_[A-Za-z0-9_]*[A-Za-z0-9])(?![A-Za-z0-9_])")
+    package = Path(__file__).parents[2] / "ddpdoctor"
+    named = {name for path in package.rglob("*.py") for name in pattern.findall(path.read_text())}
+    of_families = {name for name in named if name.startswith(tuple(FAMILIES))} - WORDS_OF_THE_CODE
+    assert len(of_families) > 300
+    assert sorted(name for name in of_families if not is_read(name)) == []
+
+
+def test_values_that_no_rule_reads_are_not_gathered() -> None:
+    environ = {
+        "SLURM_JOB_COMMENT": "reviewer two was right",
+        "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_image": "registry.example.com/team/image",
+        "OMPI_MCA_ess_base_jobid": "4711",
+        "DEEPSPEED_NOTE": "private",
+        "SLURM_JOB_ID": "12",
+        "NCCL_UNKNOWN_SETTING": "3",
+    }
+    gathered = relevant(environ)
+    assert {name for name, value in gathered.items() if value == NOT_GATHERED} == {
+        "SLURM_JOB_COMMENT",
+        "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_image",
+        "OMPI_MCA_ess_base_jobid",
+        "DEEPSPEED_NOTE",
+    }
+    assert gathered["SLURM_JOB_ID"] == "12"
+    assert gathered["NCCL_UNKNOWN_SETTING"] == "3"

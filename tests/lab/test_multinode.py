@@ -133,6 +133,43 @@ def test_healthy_nodes_meet_and_their_ranks_are_probed_together(launch: Callable
         assert bound.returncode == 0, bound.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("has_secret", [True, False], ids=["with a secret", "without a secret"])
+def test_a_node_that_uses_another_address_of_the_host_joins_it(has_secret: bool, tmp_path: Path) -> None:
+    """A job meets at any address of its host: a name may mean another interface on each node."""
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123")
+    secret.chmod(0o600)
+    env = {"DDPDOCTOR_SECRET_FILE": str(secret)} if has_secret else {}
+    with hosts(2) as lab:
+        for index in range(2):
+            lab.host(index).tool("ip", "addr", "add", f"10.88.0.{index + 1}/24", "dev", "eth0")
+        job = Job(lab, tmp_path)
+        nodes = [job.ranked(0, address="node0", env=env), job.ranked(1, address="10.88.0.1", env=env)]
+        reports = job.finish(*nodes)
+    assert [node.code for node in nodes] == [0, 0], [report["findings"] for report in reports]
+    for report in reports:
+        assert not causes(report)
+        assert {"NET009", "PROBE018"} <= set(report["passed"])
+        assert ("notes" in report) is not has_secret
+
+
+@pytest.mark.slow
+def test_a_node_without_the_secret_and_the_host_both_name_it(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123")
+    secret.chmod(0o600)
+    with hosts(2) as lab:
+        job = Job(lab, tmp_path, join=20.0)
+        nodes = [job.static(0, env={"DDPDOCTOR_SECRET_FILE": str(secret)}), job.static(1)]
+        reports = job.finish(*nodes)
+    assert [node.code for node in nodes] == [1, 1]
+    found = [[f["message"] for f in report["findings"] if f["code"] == "NET520"] for report in reports]
+    assert found[0] == ["node1 has no secret; node 0 (node0) has a secret file"]
+    assert found[1] == ["node0 has a secret file; node 1 (node1) has no secret"]
+    assert first(reports[1])["code"] == "NET520"
+
+
 def _missing(job: Job) -> list[Process]:
     job.join = 5.0
     return [job.static(0, 3), job.static(1, 3)]

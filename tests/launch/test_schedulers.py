@@ -9,6 +9,7 @@ import pytest
 from commandline import inside
 
 from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.jobs import jobs_of_run
@@ -292,7 +293,8 @@ def test_a_folder_is_searched_for_task_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "nodes", "gpus", "slots"),
     [
-        (("#$ -pe smp 8", "#$ -l gpu=4"), 1, None, "8"),
+        (("#$ -pe smp 8", "#$ -l gpu=4"), 1, 4, "8"),
+        (("#$ -pe smp 4", "#$ -l gpu=1"), 1, None, "4"),
         (("#$ -l gpu=4",), 1, 4, "1"),
         (("#$ -cwd", "#$ -l rt_F=2", "#$ -l h_rt=1:00:00"), 2, 4, "1"),
         (("#$ -l node_f=4",), 4, 4, "1"),
@@ -311,8 +313,11 @@ def test_how_many_hosts_a_parallel_environment_uses_is_unknown_unless_its_name_s
     found = allocation("#$ -pe mpi 16", "#$ -l gpu=4")
     assert not found.nodes_are_known
     assert found.gpus_per_node is None
-    assert "PE_HOSTFILE" in found.environ()
-    assert not found.texts
+    assert len(found.hosts) == 2
+    assert [row.split()[:2] for row in found.texts[found.environ()["PE_HOSTFILE"].text].splitlines()] == [
+        ["node-0", "8"],
+        ["node-1", "8"],
+    ]
 
 
 def test_the_host_file_of_grid_engine_is_read() -> None:
@@ -453,3 +458,12 @@ def test_what_flux_batch_and_qsub_submit(text: str, expected: list[tuple[str, in
     assert [each.place.gpus for each in found.launched if each.place.via[-1] != "qrsh"] == [
         gpus for host, gpus in expected if len(expected) > 1
     ]
+
+
+@pytest.mark.parametrize(("second", "expected"), [("2", "2"), ("4", UNKNOWN)])
+def test_the_tasks_per_node_of_unlike_components_are_unknown(second: str, expected: str) -> None:
+    found = run(
+        f"#SBATCH -N 1 --ntasks-per-node=2\n#SBATCH hetjob\n#SBATCH -N 1 --ntasks-per-node={second}\n"
+        "srun --het-group=0,1 python a.py\n"
+    )
+    assert {each.environ["SLURM_NTASKS_PER_NODE"].text for each in found.launched} == {expected}

@@ -23,7 +23,7 @@ initializing ddp: GLOBAL_RANK: 1, MEMBER: 2/8
 def report_on(folder: Path, text: str, **options: str) -> Report:
     path = folder / "job.log"
     path.write_text(text)
-    return triaged([str(path)], Request(**options), started=time.time())[0]
+    return triaged([str(path)], Request(**options), started=time.monotonic())[0]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_rules_that_are_left_out_do_not_make_a_failed_job_pass(tmp_path: Path) -
 def test_one_rank_with_a_good_end_is_enough(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text(f"{STEPS}\n")
     (tmp_path / "rank1.log").write_text("[rank1]: starting train.py on cuda:1\n")
-    report = triaged([str(tmp_path)], Request(), started=time.time())[0]
+    report = triaged([str(tmp_path)], Request(), started=time.monotonic())[0]
     assert report.verdict is Verdict.PASS
 
 

@@ -33,6 +33,7 @@ from ddpdoctor.network.munge import Munge
 from ddpdoctor.rules import load
 from ddpdoctor.rules.net.net520_node_not_authenticated import node_not_authenticated
 
+CLAIMED = {"master-port-shared-by-jobs", "ddpdoctor-version-differs"}
 SECRET = b"correct horse battery staple"
 
 
@@ -279,3 +280,35 @@ def test_only_a_signed_message_says_that_a_node_gave_up() -> None:
     assert asyncio.run(judged()) == [True, False, False, False, False]
     assert asyncio.run(Authentication().has_signed(message)) is True
     assert udp_responder.MOST_GONE < 1024
+
+
+@pytest.mark.parametrize("proves", [Proves.NOTHING, Proves.FILE])
+def test_what_a_stranger_claims_is_a_note_where_nodes_prove_who_they_are(proves: str) -> None:
+    port = free_port()
+    claims = (
+        encode_line({"ddpdoctor": 9, "kind": "hello", "token": TOKEN, "node": {"host": "old"}}),
+        encode_line(Member("evil", node(7, port, script="b.py")).hello("x")),
+    )
+
+    async def stranger() -> None:
+        await asyncio.sleep(0.3)
+        for claim in claims:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(claim)
+            await reader.read()
+            writer.close()
+
+    async def late() -> Any:
+        await asyncio.sleep(0.8)
+        return await attend(node(1, port), proves=own)
+
+    own = with_secret() if proves else Authentication()
+    host, _, other = meet(attend(node(0, port), proves=own), stranger(), late())
+    assert isinstance(host, SessionResult)
+    assert isinstance(other, ReceivedVerdict)
+    members = tuple(member.node for member in host.members)
+    nodes = Nodes(members, expected=2, strangers=host.strangers, proves=proves)
+    rules = rules_of_nodes([each for each in load(["launch", "versions"]) if each.name in CLAIMED])
+    found = {each.name: each.worst for each in judge_nodes(rules, nodes, host.members, "").findings}
+    assert found.keys() == CLAIMED
+    assert (set(found.values()) == {Severity.NOTE}) is bool(proves)

@@ -14,7 +14,7 @@ from ddpdoctor.app.imagined_processes import ShownJob
 from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.job import Process
 from ddpdoctor.facts.launch.words import UNKNOWN
-from ddpdoctor.render.plain import printable
+from ddpdoctor.render.plain import json_printable, printable
 
 __all__ = ["as_json", "draw"]
 
@@ -57,7 +57,7 @@ def _command(process: Process) -> str:
 
 def as_json(jobs: Sequence[ShownJob]) -> str:
     """All processes as JSON values; null is what cannot be known."""
-    return json.dumps([_job(job) for job in jobs], indent=2, ensure_ascii=False) + "\n"
+    return json_printable(json.dumps([_job(job) for job in jobs], indent=2, ensure_ascii=False)) + "\n"
 
 
 def _job(job: ShownJob) -> dict[str, object]:

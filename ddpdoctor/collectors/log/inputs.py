@@ -246,12 +246,15 @@ def _input(path: str) -> Input:
             os.scandir(path).close()
             return Input(path, path, special="a link to a folder", problem="a link to a folder")
         special = next((word for is_it, word in _SPECIAL if is_it(mode)), None)
+        if special is None and os.path.realpath(path).startswith(_KERNELS):
+            special = "a file of the kernel"
         cannot_be_read = stat.S_ISSOCK(mode) or stat.S_ISBLK(mode)
         return Input(path, path, special=special, may_block=True, problem=special if cannot_be_read else None)
     except OSError as error:
         return Input(path, path, problem=reason_of(error))
 
 
+_KERNELS = ("/proc/", "/sys/")
 _SPECIAL = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),

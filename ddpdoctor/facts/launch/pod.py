@@ -33,7 +33,7 @@ class Pod:
     requests an RDMA device, or may use the host's. `service` is the headless service of its pods. `is_elastic`: the
     operator chooses the rendezvous. `is_meshed`: the sidecar of a service mesh is requested. `open_ports` are the
     ranges that the manifest's network policies leave open between the job's pods (None: all, or unknown), `policy_at`
-    the first policy that closes the others. `services` are the names of all Services of the manifest.
+    the first policy that closes the others.
     """
 
     operator: Operator
@@ -62,4 +62,3 @@ class Pod:
     memory_at: Mark | None = None
     open_ports: tuple[tuple[int, int], ...] | None = None
     policy_at: Mark | None = None
-    services: tuple[str, ...] = ()

@@ -131,4 +131,4 @@ def apply(source: str, edits: Iterable[SpanEdit]) -> str:
 
 def tidy(command: str) -> str:
     """A command to paste: without the blanks that removed words leave at the ends of its lines."""
-    return re.sub(r"(?m)[ \t]+$", "", command).strip()
+    return re.sub(r"(?m)(?<![ \t])[ \t]+$", "", command).strip()

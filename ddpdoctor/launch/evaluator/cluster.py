@@ -179,7 +179,7 @@ def _is_array(value: str | None) -> bool:
 @functools.lru_cache(maxsize=64)
 def host_list(hosts: tuple[str, ...]) -> str:
     """`node-[0-3]`, as Slurm writes the names of several hosts."""
-    numbered = [re.fullmatch(r"(.*?)(\d+)", host) for host in hosts]
+    numbered = [re.fullmatch(r"(.*?)(\d{1,18})", host) for host in hosts]
     if len(hosts) > 1 and all(numbered):
         prefixes = {match[1] for match in numbered if match}
         numbers = [int(match[2]) for match in numbered if match]

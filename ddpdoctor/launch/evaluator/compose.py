@@ -27,7 +27,7 @@ __all__ = ["ComposeService", "names_of", "run_of_compose", "services_of"]
 MOST_STATEMENTS = 8_000
 MOST_SERVICES = 64
 HOST = "docker-host"
-_INTERPOLATION = re.compile(r"\$(?:\$|\{[^}]*\}|[A-Za-z_]\w*)")
+_INTERPOLATION = re.compile(r"\$(?:\$|\{[^}]{0,400}\}|[A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.shell import Budget, InvokedCommand, Shell, StartedCommand
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
-from ddpdoctor.launch.evaluator.values import NODE, TASK, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, TASK, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.hostfiles import deepspeed_pool, selected, slots_of_hosts
 from ddpdoctor.launch.layers import parse_layers
@@ -682,7 +682,8 @@ class _Runner:
         if per_node is not None:
             base["SLURM_NTASKS_PER_NODE"] = what.value(per_node)
         elif self._allocation.components and parts[-1].tasks_per_node is not None:
-            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node))
+            counts = {part.tasks_per_node for part in parts}
+            base["SLURM_NTASKS_PER_NODE"] = Value(str(parts[-1].tasks_per_node)) if len(counts) == 1 else NOT_KNOWN
         return tasks, base, withheld
 
     def _parts(self, layer: Layer) -> tuple[Allocation, ...]:
@@ -801,7 +802,7 @@ class _Runner:
             return None
         slots_of = self._mpi_slots(layer, folder)
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
-        if listed is None and option(layer, "--hostfile", "-hostfile") is None:
+        if UNKNOWN in (listed or "") or (listed is None and option(layer, "--hostfile", "-hostfile") is None):
             return None
         if None in slots_of.values() and (listed is None or not is_open_mpi):
             return None

@@ -27,12 +27,12 @@ _OF_TASKS = re.compile(r"\$\{?(?:SLURM_(?:NODEID|PROCID|LOCALID)|OMPI_COMM_WORLD
 _NODE_RANK = re.compile(r"--(?:node[-_]rank|machine_rank)(?:=|[ \t]+)(\d+)(?![\w.])")
 _NNODES = re.compile(r"--(?:nnodes|num_machines)(?:=|[ \t]+)(\d+)(?![\w:.])")
 _OWN_HOST = re.compile(
-    r"\blocalhost\b|\b127\.0\.0\.1\b|\$\(hostname[^()]*\)|`hostname[^`]*`|\$\{?HOSTNAME\}?|\$\{?SLURMD_NODENAME\}?"
+    r"\blocalhost\b|\b127\.0\.0\.1\b|\$\(hostname[^()]{0,80}\)|`hostname[^`]{0,80}`|\$\{?HOSTNAME\}?|\$\{?SLURMD_NODENAME\}?"
     r"|\$\{?SLURM_LAUNCH_NODE_IPADDR\}?|\$\{?SLURM_SUBMIT_HOST\}?|(?:(?<==)|(?<==\"))\$\{?SLURM_(?:JOB_)?NODELIST\}?"
 )
 _ADDRESS = re.compile(r"addr|endpoint|master|head|main_process_ip|rdzv|host", re.IGNORECASE)
 _CHANCE = re.compile(
-    r"\$\(\([^()]*\bRANDOM\b[^()]*(?:\([^()]*\)[^()]*)*\)\)|\$\[[^\]]*RANDOM[^\]]*\]|\$\{?RANDOM\}?|\$\(shuf[^()]*\)|\$\(date[^()]*\)|\$\(uuidgen\)"
+    r"\$\(\([^()]{0,80}\bRANDOM\b[^()]{0,80}(?:\([^()]{0,80}\)[^()]{0,80}){0,4}\)\)|\$\[[^\][]{0,80}RANDOM[^\][]{0,80}\]|\$\{?RANDOM\}?|\$\(shuf[^()]*\)|\$\(date[^()]*\)|\$\(uuidgen\)"
 )
 _RANK_LINE = re.compile(
     r"^[ \t]*(?:export[ \t]+)?(?P<set>(?P<name>RANK|LOCAL_RANK|NODE_RANK)=\$\{?SLURM_\w+\}?)[ \t]*\n", re.M

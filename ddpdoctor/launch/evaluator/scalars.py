@@ -20,7 +20,7 @@ __all__ = ["Expansion", "Manifest", "expanded"]
 
 LONGEST = 1 << 16
 """Characters that references may make of one value: each may name a variable that is twice as long."""
-_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]{0,100})\))")
 
 
 @dataclass(frozen=True, slots=True)

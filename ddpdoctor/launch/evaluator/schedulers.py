@@ -20,6 +20,8 @@ __all__ = ["allocation_of_script"]
 PBS_NODEFILE = "/var/spool/pbs/aux/4711"
 LSF_HOSTFILE = "/var/spool/lsf/4711.hostfile"
 SGE_HOSTFILE = "/var/spool/sge/4711/pe_hostfile"
+MOST_GPUS = 16
+"""No host of a cluster has more."""
 SGE_HOSTLIST = "/var/spool/sge/4711/hostlist"
 _CHUNK = re.compile(r"(?:(\d+):)?((?:\w+=[^:+]+:?)*)")
 
@@ -175,16 +177,17 @@ def _sge(rows: list[tuple[str, Origin]]) -> Allocation:
         nodes, gpus = int(named[2]), _NODE_TYPES.get(named[1])
     elif environment and slots and not _ON_ONE_HOST.fullmatch(environment[1]):
         nodes = -(-slots // int(per_host[1])) if per_host else None
-    if environment and not named and (nodes != 1 or slots != 1):
+    is_per_host = nodes == 1 and (slots or 1) * (gpus or 1) > MOST_GPUS  # no host has as many as that would be per slot
+    if environment and not named and not is_per_host and (nodes != 1 or slots != 1):
         gpus = None  # of each slot or of each host, as the site decides
-    hosts = _hosts(nodes)
+    hosts = _hosts(2 if nodes is None else nodes)  # two stand for any number
     on_host = (slots or 1) // len(hosts) or 1
     is_array = re.search(r"(?m)(?:^|\s)-t\s+\d", text) is not None
     variables = {
         "JOB_ID": Value("4711"),
         "SGE_TASK_ID": _ARRAY_TASK if is_array else Value("undefined"),
         "NSLOTS": Value(str(slots or 1)),
-        "NHOSTS": Value(str(nodes) if nodes is not None else "\0"),
+        "NHOSTS": Value(str(len(hosts))),
         "PE": Value(environment[1] if environment else "\0"),
         "PE_HOSTFILE": Value(SGE_HOSTFILE if environment or named else "\0"),
         "SGE_JOB_HOSTLIST": Value(SGE_HOSTLIST),
@@ -201,7 +204,7 @@ def _sge(rows: list[tuple[str, Origin]]) -> Allocation:
         scheduler="Grid Engine",
         places=places,
         variables=variables,
-        texts={SGE_HOSTFILE: listed, SGE_HOSTLIST: "".join(f"{host}\n" for host in hosts)} if nodes is not None else {},
+        texts={SGE_HOSTFILE: listed, SGE_HOSTLIST: "".join(f"{host}\n" for host in hosts)},
     )
 
 

@@ -59,6 +59,7 @@ def submission_of(
         services,
         ray_starts=ray_starts(run.programs, places.mark),
         ray_submits=ray_submits(run.programs, places.mark),
+        is_submitting=run.submits,
         shell=shell,
     )
 

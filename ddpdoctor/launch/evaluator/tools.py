@@ -337,7 +337,8 @@ def _sed_lines(lines: list[str], picked: re.Match[str], *, is_quiet: bool) -> Pr
 
 
 _AWK = re.compile(
-    r"\s*(?:NR\s*==\s*(?P<row>\d{1,6}))?\s*(?:\{\s*print\s*(?P<fields>(?:\$\w+\s*,?\s*)*);?\s*(?P<exit>exit;?)?\s*\})?\s*"
+    r"\s*(?:NR\s*==\s*(?P<row>\d{1,6})\s*)?"
+    r"(?:\{\s*print\s*(?P<fields>(?:\$\w+(?:\s*,)?\s*)*)(?:;\s*)?(?P<exit>exit(?:\s*;)?\s*)?\}\s*)?"
 )
 
 

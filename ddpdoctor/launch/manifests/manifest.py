@@ -77,14 +77,11 @@ def lines_of_manifest(path: str, text: str, version: Version) -> tuple[tuple[Lau
     found: list[LaunchLine] = []
     roots, failures = documents(path, text)
     closing = policies(roots)
-    services = tuple(
-        text_of(root.get("metadata", "name")) or "" for root in roots if text_of(root.get("kind")) == "Service"
-    )
     for root in roots:
         namespace = text_of(root.get("metadata", "namespace"))
         for template in itertools.islice(_templates(root), MOST_TEMPLATES):
             pod = restricted(template.pod, template.at, namespace, closing) if closing else template.pod
-            found += _lines(path, text, replace(template, pod=replace(pod, services=services)), version)
+            found += _lines(path, text, replace(template, pod=pod), version)
     return tuple(found), failures
 
 

@@ -12,9 +12,8 @@ from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.hand_started_ranks import hand_started_ranks
-from ddpdoctor.rules.launch.job_file.places import where
-from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
 from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.launch.submitted import at_mark, numbered_ranks, option_mark, source_of
 from ddpdoctor.rules.observation_findings import observed
 
 
@@ -107,13 +106,9 @@ def rank_out_of_range_in_line(launch: Launch) -> Iterator[Finding]:
 @rank_out_of_range.look
 def of_tasks(submission: Submission) -> Iterator[Finding]:
     """The ranks that a job file starts are more than its WORLD_SIZE."""
-    for group in rank_groups(submission):
-        ranks, sizes = group.numbers("RANK"), group.numbers("WORLD_SIZE")
-        if ranks is None or sizes is None or len(set(sizes)) > 1 or max(ranks) < sizes[0]:
-            continue
-        yield Finding(
-            f"WORLD_SIZE is {sizes[0]}, but {group.starter} starts ranks up to {max(ranks)}",
-            (Evidence("submission.steps", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
-            where=where(submission, group.place_of(submission, "WORLD_SIZE").start),
-            label=f"{len(ranks)} ranks start",
-        )
+    for step, ranks, size in numbered_ranks(submission):
+        if max(ranks) >= size:
+            task = step.tasks[0]
+            text = f"WORLD_SIZE is {size}, but {source_of(task)} starts ranks up to {max(ranks)}"
+            mark, label = task.set_at.get("WORLD_SIZE") or option_mark(submission, task), f"{len(ranks)} ranks start"
+            yield at_mark(submission, mark, text, seen=f"WORLD_SIZE={size}", expected=str(len(ranks)), label=label)

@@ -8,8 +8,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
-from ddpdoctor.rules.launch.job_file.places import where
-from ddpdoctor.rules.launch.job_file.rank_groups import rank_groups
+from ddpdoctor.rules.launch.submitted import at_mark, numbered_ranks, option_mark, source_of
 
 COUNTS_ITSELF = ("torchrun", "deepspeed", "ray-train")
 """Launchers that add up the processes of all nodes: with them another sum only means that the nodes differ."""
@@ -62,14 +61,10 @@ def world_size_not_node_product(environ: Environ) -> Iterator[Finding]:
 @world_size_not_node_product.look
 def of_tasks(submission: Submission) -> Iterator[Finding]:
     """The ranks that a job file starts are fewer than its WORLD_SIZE, and their numbers begin at 0."""
-    for group in rank_groups(submission):
-        ranks, sizes = group.numbers("RANK"), group.numbers("WORLD_SIZE")
-        if ranks is None or sizes is None or len(set(sizes)) > 1 or sorted(ranks) != list(range(len(ranks))):
-            continue
-        if sizes[0] > len(ranks) and len(submission.tasks) == len(ranks):
-            yield Finding(
-                f"WORLD_SIZE is {sizes[0]}, but {group.starter} starts {len(ranks)} ranks",
-                (Evidence("submission.steps", f"WORLD_SIZE={sizes[0]}", str(len(ranks))),),
-                where=where(submission, group.place_of(submission, "WORLD_SIZE").start),
-                label=f"{len(ranks)} ranks start",
-            )
+    for step, ranks, size in numbered_ranks(submission):
+        is_alone = sum(len(each.tasks) for each in submission.steps) == len(ranks)
+        if size > len(ranks) and is_alone and sorted(ranks) == list(range(len(ranks))):
+            task = step.tasks[0]
+            text = f"WORLD_SIZE is {size}, but {source_of(task)} starts {len(ranks)} ranks"
+            mark, label = task.set_at.get("WORLD_SIZE") or option_mark(submission, task), f"{len(ranks)} ranks start"
+            yield at_mark(submission, mark, text, seen=f"WORLD_SIZE={size}", expected=str(len(ranks)), label=label)

@@ -82,7 +82,7 @@ def nvml_missing(gpu: Gpu, environ: Environ | None = None) -> Iterator[Finding]:
     signatures=(
         r"couldn't communicate with the NVIDIA driver",
         r"NVML: Driver Not Loaded",
-        r"nvmlInit\w*\(\) failed: Driver Not Loaded",
+        r"nvmlInit\w{0,20}\(\) failed: Driver Not Loaded",
         r"NVRM: The NVIDIA probe routine (was not called|failed)",
         r"NVRM: No NVIDIA (GPU|devices?|graphics adapter)",
     ),

@@ -34,7 +34,7 @@ def _refusing(gpu: Gpu, code: str) -> Iterator[Device]:
         r"Unable to determine the device handle",
         r"fallen off the bus|\bGPU is lost\b",
         r"\bnvidia [\da-f:.]{7,12}: AER: can't recover",
-        r"NVRM: Xid [^\n]*: 79\b",
+        r"NVRM: Xid [^\n]{0,80}: 79\b",
     ),
     xids=XidKind.GPU_LOST,
 )
@@ -106,7 +106,7 @@ def gpu_reset_required(gpu: Gpu) -> Iterator[Finding]:
     "GPU009",
     "gpu-recovery-action-pending",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: 154\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 154\b",),
     xids=XidKind.GPU_RECOVERY_ACTION_PENDING,
 )
 def gpu_recovery_action_pending(gpu: Gpu) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ def _flagged(gpu: Gpu, kind: XidKind | None, field: str, message: str, *, reset:
     "GPU018",
     "ecc-uncorrected",
     Severity.ERROR,
-    signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]*: (48|171|172)\b"),
+    signatures=(r"uncorrectable ECC error", r"ECC_UNCORRECTABLE", r"NVRM: Xid [^\n]{0,80}: (48|171|172)\b"),
     xids=XidKind.ECC_UNCORRECTED,
     explains=("GPU009", "GPU041", "GPU042"),
 )
@@ -94,7 +94,7 @@ def ecc_sram_threshold(gpu: Gpu) -> Iterator[Finding]:
     "GPU023",
     "row-remap-failed",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: 64\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 64\b",),
     xids=XidKind.ROW_REMAP_FAILED,
     explains=("GPU009", "GPU018", "GPU024", "GPU041", "GPU042"),
 )
@@ -132,7 +132,7 @@ def row_remap_failed(gpu: Gpu) -> Iterator[Finding]:
     "GPU024",
     "row-remap-pending",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: 63\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 63\b",),
     xids=XidKind.ROW_REMAP_PENDING,
     explains=("GPU009", "GPU018", "GPU041", "GPU042"),
 )

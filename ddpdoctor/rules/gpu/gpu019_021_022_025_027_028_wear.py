@@ -54,7 +54,7 @@ def ecc_uncorrected_earlier(gpu: Gpu) -> Iterator[Finding]:
     "GPU021",
     "ecc-corrected-rate-high",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: 92\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 92\b",),
     xids=XidKind.ECC_CORRECTED_RATE_HIGH,
 )
 def ecc_corrected_rate_high(gpu: Gpu) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def row_remap_spares_low(gpu: Gpu) -> Iterator[Finding]:
     "GPU027",
     "retired-pages-limit",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: (157|159|160|161)\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: (157|159|160|161)\b",),
     xids=XidKind.RETIRED_PAGES_LIMIT,
 )
 def retired_pages_limit(gpu: Gpu) -> Iterator[Finding]:
@@ -211,7 +211,7 @@ def retired_pages_limit(gpu: Gpu) -> Iterator[Finding]:
     "GPU028",
     "inforom-corrupted",
     Severity.WARNING,
-    signatures=(r"infoROM is corrupted", r"NVRM: Xid [^\n]*: 93\b"),
+    signatures=(r"infoROM is corrupted", r"NVRM: Xid [^\n]{0,80}: 93\b"),
     xids=XidKind.INFOROM_CORRUPTED,
 )
 def inforom_corrupted(gpu: Gpu) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from ddpdoctor.rules.gpu.gpu039_to_044_500_xids import logged
     "GPU037",
     "confidential-computing-on",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: 151\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 151\b",),
     xids=XidKind.CONFIDENTIAL_COMPUTING_ON,
 )
 def confidential_computing_on(gpu: Gpu) -> Iterator[Finding]:

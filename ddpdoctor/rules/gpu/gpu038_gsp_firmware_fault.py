@@ -19,7 +19,7 @@ VGPU = 2
     "GPU038",
     "gsp-firmware-fault",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: (119|120)\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: (119|120)\b",),
     xids=XidKind.GSP_FIRMWARE_FAULT,
 )
 def gsp_firmware_fault(gpu: Gpu) -> Iterator[Finding]:

@@ -147,7 +147,7 @@ def of_switches(gpu: Gpu) -> Iterator[Finding]:
     "GPU039",
     "auxiliary-power-missing",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: 54\b", r"necessary power cables"),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 54\b", r"necessary power cables"),
     xids=XidKind.AUXILIARY_POWER_MISSING,
 )
 def auxiliary_power_missing(gpu: Gpu) -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def auxiliary_power_missing(gpu: Gpu) -> Iterator[Finding]:
     "GPU040",
     "gpu-engine-fault",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: (46|62|109|110|136|140|143|155|156|158|167|168|169)\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: (46|62|109|110|136|140|143|155|156|158|167|168|169)\b",),
     xids=XidKind.GPU_ENGINE_FAULT,
 )
 def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
@@ -210,7 +210,7 @@ def gpu_engine_fault(gpu: Gpu) -> Iterator[Finding]:
     "GPU041",
     "contained-memory-error",
     Severity.WARNING,
-    signatures=(r"NVRM: Xid [^\n]*: 94\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 94\b",),
     xids=XidKind.CONTAINED_MEMORY_ERROR,
 )
 def contained_memory_error(gpu: Gpu) -> Iterator[Finding]:
@@ -241,7 +241,7 @@ def contained_memory_error(gpu: Gpu) -> Iterator[Finding]:
     "GPU042",
     "uncontained-memory-error",
     Severity.ERROR,
-    signatures=(r"NVRM: Xid [^\n]*: 95\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 95\b",),
     xids=XidKind.UNCONTAINED_MEMORY_ERROR,
 )
 def uncontained_memory_error(gpu: Gpu) -> Iterator[Finding]:
@@ -276,7 +276,7 @@ def uncontained_memory_error(gpu: Gpu) -> Iterator[Finding]:
     Severity.NOTE,
     speaker=Speaker.KERNEL,
     kind="consequence",
-    signatures=(r"NVRM: Xid [^\n]*: (8|11|13|25|31|32|39|40|41|43|69|7[0-2]|7[5-7]|80|85|12[6-9]|13[0-5])\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: (8|11|13|25|31|32|39|40|41|43|69|7[0-2]|7[5-7]|80|85|12[6-9]|13[0-5])\b",),
     xids=XidKind.APPLICATION_FAULT_XID,
 )
 def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
@@ -314,7 +314,7 @@ def application_fault_xid(gpu: Gpu) -> Iterator[Finding]:
     "preemptive-cleanup-xid",
     Severity.NOTE,
     kind="consequence",
-    signatures=(r"NVRM: Xid [^\n]*: 45\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 45\b",),
     xids=XidKind.PREEMPTIVE_CLEANUP_XID,
 )
 def preemptive_cleanup_xid() -> None:

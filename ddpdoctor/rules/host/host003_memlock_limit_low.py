@@ -29,9 +29,9 @@ CONTAINER_BYTES = 64 << 20
     "memlock-limit-low",
     Severity.ERROR,
     signatures=(
-        r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory",
-        r"NET/OFI Unable to register memory[^\n]*Cannot allocate memory",
-        r"ibv_create_(qp|cq) failed[^\n]*Cannot allocate memory",
+        r"ibv_reg_mr\w{0,40} failed[^\n]{0,300}Cannot allocate memory",
+        r"NET/OFI Unable to register memory[^\n]{0,300}Cannot allocate memory",
+        r"ibv_create_(qp|cq) failed[^\n]{0,300}Cannot allocate memory",
         r"NCCL WARN Call to ibv_create_(qp|cq) failed$",
     ),
 )
@@ -120,9 +120,9 @@ def _asks_for_rdma(line: LaunchLine, container: Container) -> bool:
 
 
 UNLOCKED = (
-    r"ibv_reg_mr\w* failed[^\n]*Cannot allocate memory",
-    r"NET/OFI Unable to register memory[^\n]*Cannot allocate memory",
-    r"ibv_create_(qp|cq) failed[^\n]*Cannot allocate memory",
+    r"ibv_reg_mr\w{0,40} failed[^\n]{0,300}Cannot allocate memory",
+    r"NET/OFI Unable to register memory[^\n]{0,300}Cannot allocate memory",
+    r"ibv_create_(qp|cq) failed[^\n]{0,300}Cannot allocate memory",
 )
 
 

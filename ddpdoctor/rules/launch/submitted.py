@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.job import Agent
@@ -11,7 +12,18 @@ from ddpdoctor.facts.launch.words import Mark, Word, is_known
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 
-__all__ = ["agents_of", "at_mark", "count_of", "launchers_of", "mark_of", "masters_of", "option_mark", "source_of"]
+__all__ = [
+    "agents_of",
+    "at_mark",
+    "count_of",
+    "has_one_node_by_default",
+    "launchers_of",
+    "mark_of",
+    "masters_of",
+    "numbered_ranks",
+    "option_mark",
+    "source_of",
+]
 
 
 def agents_of(submission: Submission, *, certain: bool = True) -> Iterator[tuple[Step, Task, Agent]]:
@@ -69,6 +81,44 @@ def masters_of(submission: Submission) -> Iterator[tuple[str, int | None, int, M
 
 def _place(submission: Submission, task: Task) -> Mark:
     return task.set_at.get("MASTER_ADDR") or option_mark(submission, task)
+
+
+def has_one_node_by_default(submission: Submission, task: Task) -> bool:
+    """Whether a batch script of Slurm that sizes a node leaves out the number of nodes, and srun does not set it either.
+
+    The command line of sbatch may set it, so that this is likely and not certain.
+    """
+    grant, launcher = submission.grant, task.launcher
+    counts = {"-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks", "-F", "--nodefile", "-G", "--gpus"}
+    given = {*grant.places, *(() if launcher is None else launcher.places)}
+    sizes = {"--ntasks-per-node", "--gpus-per-node", "--gres"} & grant.places.keys()
+    is_one = {each.host for step in submission.steps for each in step.tasks} == {task.host}
+    of_slurm = grant.scheduler == "Slurm" and not grant.parts and not submission.is_submitting
+    return of_slurm and len(sizes) > 1 and not counts & given and is_one
+
+
+def numbered_ranks(submission: Submission) -> Iterator[tuple[Step, tuple[int, ...], int]]:
+    """Steps whose processes get RANK and one WORLD_SIZE: their ranks and that size.
+
+    A launcher of tasks starts them, or the services of a file in which alone the master's name is known.
+    """
+    for step in submission.steps:
+        launcher = step.tasks[0].launcher
+        master = step.tasks[0].line.environ.variables.get("MASTER_ADDR")
+        is_meant = launcher.name in _OF_TASKS if launcher is not None else master in (submission.names or ())
+        ranks, sizes = _numbers(step, "RANK"), _numbers(step, "WORLD_SIZE")
+        is_rank = all(task.line.starter is None for task in step.tasks)
+        if step.is_certain and is_meant and is_rank and ranks and len(set(sizes)) == 1:
+            yield step, ranks, sizes[0]
+
+
+_OF_TASKS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "jsrun", "flux", "horovodrun")
+
+
+def _numbers(step: Step, name: str) -> tuple[int, ...]:
+    """The values of a variable, rank by rank; () if one of them is not a known number."""
+    texts = [task.line.environ.variables.get(name, "") for task in step.tasks]
+    return tuple(map(int, texts)) if all(re.fullmatch(r"\d{1,6}", text) for text in texts) else ()
 
 
 def at_mark(

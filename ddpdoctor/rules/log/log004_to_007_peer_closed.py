@@ -160,10 +160,10 @@ def peer_connection_closed() -> None:
     kind="consequence",
     signatures=(
         r"pair\.cc:\d+\] Connection closed by peer",
-        r"pair\.cc:\d+\] Read error [^\n]*Connection reset by peer",
+        r"pair\.cc:\d+\] Read error [^\n]{0,300}Connection reset by peer",
         r"Connection closed by peer \[[^\]]*\]:\d+",
         r"typically caused by a remote worker (crashing|hanging)",
-        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]*(Broken pipe|Connection reset by peer)",
+        r"pair\.cc:\d+\] (writev|sendmsg) [^\n]{0,300}(Broken pipe|Connection reset by peer)",
     ),
 )
 def gloo_peer_closed() -> None:

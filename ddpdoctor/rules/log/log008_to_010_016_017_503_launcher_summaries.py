@@ -115,7 +115,7 @@ def launcher_closing_signal() -> None:
     signatures=(
         r"(?:torchrun|accelerate|deepspeed|horovodrun): command not found",
         r"(?:torchrun|accelerate|deepspeed|horovodrun|mpirun): not found",
-        r"execve\(\): [^\n]*(Permission denied|No such file or directory|Exec format error)",
+        r"execve\(\): [^\n]{0,300}(Permission denied|No such file or directory|Exec format error)",
         r"Task launch for \S+ failed on node",
         r"Application launch failed: ",
         r"srun: error: Unable to (create step|allocate resources|confirm allocation)",

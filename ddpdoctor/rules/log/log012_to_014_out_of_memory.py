@@ -25,7 +25,7 @@ _WANTED = re.compile(r"\b([A-Z]{3,4}) out of memory\b.{0,40}?[Tt]ried to allocat
     Severity.ERROR,
     signatures=(
         r"\b[A-Z]{3,4} out of memory\. (?:\w+ )?[Tt]ried to allocate [\d.]+ ([KMGT]i)?[Bb]",
-        r"([Cc]uda|CUDA|HIP)[^\n]{0,300}\b[Ee]rror[ =]?(\(?2\)?|\[CUDA\])? ?: out of memory\b",
+        r"([Cc]uda|CUDA|HIP)[^\n]{0,100}\b[Ee]rror[ =]?(\(?2\)?|\[CUDA\])? ?: out of memory\b",
         r"\bCUDA_ERROR_OUT_OF_MEMORY\b",
         r"\bMPS backend out of memory\b",
         r"\b(?:ZE_RESULT|UR_RESULT|CL)_(?:ERROR_)?OUT_OF_DEVICE_MEMORY\b",

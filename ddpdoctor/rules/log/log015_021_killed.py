@@ -88,7 +88,7 @@ _REASONS = (
     stage=CausalStage.TERMINATED,
     speaker=Speaker.SCHEDULER,
     signatures=(
-        r"CANCELLED AT [^\n]* DUE TO [A-Z]",
+        r"CANCELLED AT [^\n]{0,300} DUE TO [A-Z]",
         r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED",
         r"got signal: 15\b",
         r"this job is preempted",

@@ -50,7 +50,7 @@ def address_family_warning() -> None:
         r"Could not find: libnccl-(net|tuner)",
         r"NCCL WARN Failed to find CUDA library",
         r"ras/client_support\.cc:\d+ NCCL WARN Call to bind failed",
-        r"[Cc]ustom all-?_?reduce[^\n]*To silence this warning",
+        r"[Cc]ustom all-?_?reduce[^\n]{0,300}To silence this warning",
     ),
 )
 def nccl_startup_warning() -> None:

@@ -51,7 +51,7 @@ NAMES = {number: name for name, number in SIGNALS.items() if name not in NOT_ITS
 CRASHED = (
     r"Segmentation fault",
     r"Unexpected segmentation fault encountered in worker",
-    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,300} failed\.",
     r"Fatal Python error: ",
     r"\bsegfault at [0-9a-f]+ ip [^\n]{0,120} in lib(nccl|cuda|torch|c10|nvidia)",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
@@ -65,7 +65,7 @@ CRASHED = (
     r"terminated with signal SIG(SEGV|BUS|ABRT|ILL|FPE)",
     r"KILLED BY SIGNAL: (4|6|7|8|11) ",
     r"THE EXIT STRING: (Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception) ",
-    r"\[\d+\] +\+? *\d+ +(?:segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)\b",
+    r"\[\d+\] +(?:\+ *)?\d+ +(?:segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)\b",
     r"Worker exit type: SYSTEM_ERROR",
     r"[Aa]ctor is dead because it was killed",
     r"[Ww]orker process has died",
@@ -73,7 +73,7 @@ CRASHED = (
 
 
 LAST_WORDS = (
-    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,1000} failed\.",
+    r"\S:\d+: [^\n]{1,300}: Assertion ['`][^\n]{1,300} failed\.",
     r"Fatal Python error: [a-z_]{3,60}: ",
     r": Assertion failure at \S{1,200}:\d+: ",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",

@@ -26,7 +26,7 @@ FAILED = (
     r"internal error - please report this",
     r"ncclInternalError",
     r"ncclInvalid(Usage|Argument)",
-    r"NCCL error[^\n]*, invalid (usage|argument)\b",
+    r"NCCL error[^\n]{0,300}, invalid (usage|argument)\b",
     r"NCCL Error \d+: (invalid|internal) ",
 )
 

@@ -51,7 +51,7 @@ def nccl_buffer_on_other_device() -> None:
         r"NCCL WARN \w+ : (invalid (type|reduction operation)|reduction operation -?\d+ unknown)",
         r"NCCL WARN \w+ : \w+ (0x[0-9a-f]+|\(nil\)) is not a valid pointer",
         r"NCCL WARN \w+ : \w+ argument is NULL",
-        r"NCCL WARN Invali[dg] config \w[\w /]* attribute value",
+        r"NCCL WARN Invali[dg] config \w[\w /]{0,60} attribute value",
         r"NCCL WARN invalid device count \(\d+\) requested",
     ),
 )

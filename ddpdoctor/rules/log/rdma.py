@@ -4,4 +4,4 @@ from __future__ import annotations
 
 __all__: list[str] = []
 
-RETRIES = (r"with (error|status=)\s?12\b[^\n]*vendor err 129",)
+RETRIES = (r"with (error|status=)\s?12\b[^\n]{0,300}vendor err 129",)

@@ -63,7 +63,7 @@ MOST_PAIRS = 8
         r"([Cc]onnect to \S+|Call to connect) failed : (No route to|Connection timed out|Software caused connection abort)",
         r"returned (Connection timed out|No route to host), exceeded error retry count",
         r"unable to complete a TCP connection",
-        r"socketPollConnect[^\n]*no POLLOUT events",
+        r"socketPollConnect[^\n]{0,300}no POLLOUT events",
     ),
 )
 def data_ports_blocked(nodes: Nodes) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ __all__ = [
     "NET013",
     "local-addr-unresolvable",
     Severity.ERROR,
-    signatures=(r"trying to connect to \([^)]*(\.localdomain|\.arpa|\.local), \d+\)",),
+    signatures=(r"trying to connect to \([^()]{0,255}(\.localdomain|\.arpa|\.local), \d+\)",),
 )
 def local_addr_unresolvable(
     environ: Environ | None = None, net: Net | None = None, nodes: Nodes | None = None

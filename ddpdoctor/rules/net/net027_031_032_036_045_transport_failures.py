@@ -135,7 +135,7 @@ def ib_completion_error() -> None:
     "rail-crossing",
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
-    signatures=(r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",),
+    signatures=(r"ibv_modify_qp failed with 110 Connection timed out[^\n]{0,120}local GID [^\n]{0,120}remote GID",),
 )
 def rail_crossing() -> None:
     """NCCL pairs NICs of different rails, which cannot reach each other.
@@ -208,7 +208,7 @@ NOT_FLUSHED = (
 )
 
 
-PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]*local GID [^\n]*remote GID",)
+PAIRED = (r"ibv_modify_qp failed with 110 Connection timed out[^\n]{0,120}local GID [^\n]{0,120}remote GID",)
 
 
 _GIDS = re.compile(r"(?P<side>local|remote) ?G[iI][dD]s?,? ?(?!index)(?P<gid>[0-9a-f:]+(?:\.\d+){0,3})")

@@ -38,7 +38,7 @@ def _is_roce(device: RdmaDevice, port: RdmaPort) -> bool:
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
     signatures=(
-        r"with (error|status=)\s?12\b[^\n]*vendor err 129",
+        r"with (error|status=)\s?12\b[^\n]{0,300}vendor err 129",
         r"ibv_modify_qp failed with (error |\d+ )?Network is unreachable",
     ),
 )

@@ -19,8 +19,8 @@ from ddpdoctor.rules.net.rdma_use import needs_rdma, used
     Severity.ERROR,
     stage=CausalStage.REACHABILITY,
     signatures=(
-        r"with (error|status=)\s?4\b[^\n]*vendor err 81",
-        r"status=IBV_WC_LOC_PROT_ERR\(4\)[^\n]*vendor_err=81\b",
+        r"with (error|status=)\s?4\b[^\n]{0,300}vendor err 81",
+        r"status=IBV_WC_LOC_PROT_ERR\(4\)[^\n]{0,300}vendor_err=81\b",
     ),
 )
 def gpudirect_rdma_broken(environ: Environ, net: Net, topo: Topo, gpu: Gpu) -> Iterator[Finding]:

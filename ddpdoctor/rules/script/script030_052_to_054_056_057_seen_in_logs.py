@@ -178,7 +178,7 @@ def ddp_mark_ready_twice() -> None:
     Severity.ERROR,
     signatures=(
         r"has \d+ params, while rank \d+ has inconsistent [1-9]",
-        r"in this process with (sizes|strides) [^\n]*appears not to match",
+        r"in this process with (sizes|strides) [^\n]{0,300}appears not to match",
     ),
 )
 def ddp_models_differ(script: Script) -> Iterator[Finding]:

@@ -170,7 +170,7 @@ def _relaxed(module: Module, call: ast.Call, name: str) -> tuple[Edit, ...]:
     Severity.ERROR,
     signatures=(
         r"module 'transformers_modules\.[^']*' has no attribute",
-        r"unable to open file[^\n]*(safetensors|model)",
+        r"unable to open file[^\n]{0,300}(safetensors|model)",
     ),
 )
 def download_race(script: Script) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ def _pairs(topo: Topo) -> list[Pair]:
     Severity.ERROR,
     yields_to=("ENV064",),
     signatures=(
-        r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]*peer access is not supported",
+        r"(?:CUDA|[Cc]uda)(?: failure| error|Error)[^\n]{0,300}peer access is not supported",
         r"(?:^|['\"`(]|[^:] |[^r]: )peer access is not supported",
         r"Cuda failure 217\b",
     ),

@@ -84,7 +84,7 @@ def fabricmanager_inactive(topo: Topo, host: Host | None = None, gpu: Gpu | None
     "TOPO008",
     "fabricmanager-version-mismatch",
     Severity.ERROR,
-    signatures=(r"[Ff]abric [Mm]anager[^\n]*version[^\n]*(mismatch|don't match|does not match)",),
+    signatures=(r"[Ff]abric [Mm]anager[^\n]{0,120}version[^\n]{0,120}(mismatch|don't match|does not match)",),
     explains=("GPU004", "TOPO007", "TOPO010", "TOPO019", "TOPO020"),
 )
 def fabricmanager_version_mismatch(topo: Topo, gpu: Gpu, host: Host | None = None) -> Iterator[Finding]:

@@ -137,7 +137,7 @@ def nvlink_error_counters_growing(topo: Topo) -> Iterator[Finding]:
     "TOPO014",
     "nvlink-fault",
     Severity.ERROR,
-    signatures=(r"uncorrectable NVLink error", r"NVRM: Xid [^\n]*: (74|14[4-9]|150)\b"),
+    signatures=(r"uncorrectable NVLink error", r"NVRM: Xid [^\n]{0,80}: (74|14[4-9]|150)\b"),
     xids=XidKind.NVLINK_FAULT,
 )
 def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
@@ -165,7 +165,9 @@ def nvlink_fault(gpu: Gpu) -> Iterator[Finding]:
     yield from recent_xids(gpu, XidKind.NVLINK_FAULT)
 
 
-@cause("TOPO015", "nvswitch-fault", Severity.ERROR, yields_to=("TOPO016",), signatures=(r"SXid[^\n]*[^-]\bFatal,",))
+@cause(
+    "TOPO015", "nvswitch-fault", Severity.ERROR, yields_to=("TOPO016",), signatures=(r"SXid[^\n]{0,100}[^-]\bFatal,",)
+)
 def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
     """The driver reported a fatal error of an NVSwitch.
 
@@ -191,7 +193,7 @@ def nvswitch_fault(gpu: Gpu) -> Iterator[Finding]:
     yield from of_switches(gpu)
 
 
-@cause("TOPO016", "nvswitch-event-nonfatal", Severity.NOTE, kind="noise", signatures=(r"SXid[^\n]*Non-fatal",))
+@cause("TOPO016", "nvswitch-event-nonfatal", Severity.NOTE, kind="noise", signatures=(r"SXid[^\n]{0,100}Non-fatal",))
 def nvswitch_event_nonfatal() -> None:
     """The driver reported a non-fatal event of an NVSwitch.
 
@@ -220,7 +222,7 @@ def nvswitch_event_nonfatal() -> None:
     "remote-nvlink-fault-xid",
     Severity.NOTE,
     kind="consequence",
-    signatures=(r"NVRM: Xid [^\n]*: 137\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 137\b",),
     xids=XidKind.REMOTE_NVLINK_FAULT_XID,
 )
 def remote_nvlink_fault_xid() -> None:
@@ -251,7 +253,7 @@ def remote_nvlink_fault_xid() -> None:
     "c2c-corrected-error",
     Severity.NOTE,
     kind="noise",
-    signatures=(r"NVRM: Xid [^\n]*: 121\b",),
+    signatures=(r"NVRM: Xid [^\n]{0,80}: 121\b",),
     xids=XidKind.C2C_CORRECTED_ERROR,
 )
 def c2c_corrected_error() -> None:

@@ -16,7 +16,11 @@ VGPU = 2
     "TOPO030",
     "cuda-ipc-blocked",
     Severity.ERROR,
-    signatures=(r"cudaIpcGetMemHandle failed", r"failed to peer with device", r"cudaIpcOpenMemHandle[^\n]*failed"),
+    signatures=(
+        r"cudaIpcGetMemHandle failed",
+        r"failed to peer with device",
+        r"cudaIpcOpenMemHandle[^\n]{0,300}failed",
+    ),
 )
 def cuda_ipc_blocked(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     """CUDA IPC between the ranks of a node does not work.

@@ -21,7 +21,7 @@ FIRST_CUDA = {9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
     Severity.ERROR,
     signatures=(
         "no kernel image is available for execution",
-        r"NCCL WARN Cuda failure[^\n]*named symbol not found",
+        r"NCCL WARN Cuda failure[^\n]{0,300}named symbol not found",
         "is not compatible with the current PyTorch installation",
         r"nvrtc: error: invalid value for --gpu-architecture",
         r"FlashAttention only supports Ampere GPUs or newer",

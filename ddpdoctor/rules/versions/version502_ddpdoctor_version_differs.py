@@ -38,4 +38,5 @@ def ddpdoctor_version_differs(nodes: Nodes) -> Iterator[Finding]:
             f"{', '.join(hosts[:6])} and {named(nodes.nodes)} run incompatible versions of ddpdoctor",
             tuple(Evidence(f"nodes.strangers[{other.host}].protocol", str(other.protocol)) for other in others),
             where=Where(peer=hosts[0] if len(hosts) == 1 else None),
+            severity=Severity.NOTE if nodes.proves and nodes.is_complete and len(nodes.nodes) > 1 else None,
         )

@@ -39,7 +39,7 @@ FLAGS = ("standalone", "multi_gpu")
     explains=("LAUNCH034", "LAUNCH035", "LAUNCH036", "LAUNCH039", "ENV019", "ENV020"),
     yields_to=("LAUNCH009", "LAUNCH050", "LAUNCH052"),
     signatures=(
-        r"unrecognized arguments:[^\n]*--(nproc[-_]per[-_]node|nnodes|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_])",
+        r"unrecognized arguments:[^\n]{0,900}--(nproc[-_]per[-_]node|nnodes|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_])",
     ),
 )
 def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:

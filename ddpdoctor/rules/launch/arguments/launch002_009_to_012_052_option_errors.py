@@ -94,7 +94,7 @@ def _script_as_value(layer: Layer) -> Given | None:
     "launcher-option-unknown",
     Severity.ERROR,
     yields_to=("LAUNCH013", "LAUNCH050", "LAUNCH052"),
-    signatures=(r"(torchrun|launch\.py|run\.py|accelerate|deepspeed)[^\n]*: error: unrecognized arguments: --",),
+    signatures=(r"(torchrun|launch\.py|run\.py|accelerate|deepspeed)[^\n]{0,200}: error: unrecognized arguments: --",),
 )
 def launcher_option_unknown(launch: Launch) -> Iterator[Finding]:
     """The launcher does not know an option.
@@ -174,7 +174,7 @@ def _value(line: LaunchLine, layer: Layer, word: Word) -> Iterator[Word]:
     "LAUNCH010",
     "launcher-option-ambiguous",
     Severity.ERROR,
-    signatures=(r"ambiguous option: --?\w[^\n]* could match",),
+    signatures=(r"ambiguous option: --?\w[^\n]{0,300} could match",),
 )
 def launcher_option_ambiguous(launch: Launch) -> Iterator[Finding]:
     """An abbreviated option matches several options of the launcher.
@@ -321,7 +321,7 @@ def local_rank_given_to_launcher(launch: Launch) -> Iterator[Finding]:
     "LAUNCH052",
     "use-env-given-to-torchrun",
     Severity.ERROR,
-    signatures=(r"unrecognized arguments:[^\n]*--use[-_]env",),
+    signatures=(r"unrecognized arguments:[^\n]{0,1000}--use[-_]env",),
 )
 def use_env_given_to_torchrun(launch: Launch) -> Iterator[Finding]:
     """--use_env is given to torchrun, which has no such option.

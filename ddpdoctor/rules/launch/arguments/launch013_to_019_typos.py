@@ -70,7 +70,7 @@ def _dashes(typo: Typo) -> list[SpanEdit] | None:
     Severity.ERROR,
     signatures=(
         r"unrecognized arguments: -(nproc|nnodes|node)",
-        r"dzv_\w+=?\S* does not match",
+        r"dzv_\w{1,40}(?:[^\w\s]\S{0,100})? does not match",
         r"ignored explicit argument 'aster_",
     ),
 )

@@ -278,7 +278,7 @@ def etcd_backend_not_installed(launch: Launch) -> Iterator[Finding]:
             yield finding.if_certain(False)  # a line does not show whether they are installed
 
 
-@cause("LAUNCH047", "nnodes-invalid", Severity.ERROR, signatures=(r"nnodes=\S+ is not in",))
+@cause("LAUNCH047", "nnodes-invalid", Severity.ERROR, signatures=(r"nnodes=\S{1,60} is not in",))
 def nnodes_invalid(launch: Launch) -> Iterator[Finding]:
     """--nnodes is neither a number nor MIN:MAX.
 

@@ -8,8 +8,8 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word
-from ddpdoctor.facts.nodes import Form, Nodes
-from ddpdoctor.facts.submission import Submission, Task
+from ddpdoctor.facts.nodes import Form, Nodes, Stranger
+from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
@@ -46,8 +46,15 @@ def _strangers(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
             fix=f"Give {first.script or 'this job'} its own port.",
             about=other.title,
             where=Where(host=first.host, node_rank=first.node_rank, peer=other.host),
-            severity=Severity.WARNING if nodes.is_main else None,
+            severity=_severity(nodes, other),
         )
+
+
+def _severity(nodes: Nodes, other: Stranger) -> Severity | None:
+    """A warning if this job has the port. Where nodes prove who they are, a claim alone is only worth a note."""
+    if not nodes.is_main:
+        return None
+    return Severity.NOTE if nodes.proves and not other.is_proven else Severity.WARNING
 
 
 def _too_many(nodes: Nodes) -> Iterator[Finding]:
@@ -151,11 +158,14 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
 @master_port_shared_by_jobs.look
 def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
     """A loop of background statements, or an array of jobs, starts jobs of one node with the same port."""
-    used: dict[tuple[str, int], Task] = {}
+    used: dict[tuple[str, int], tuple[Task, Step]] = {}
     for step, task, agent in agents_of(submission):
         plan = agent.plan
-        word = plan.settings["master_port"].word if "master_port" in plan.settings else None
-        if word is None or plan.backend != "static" or plan.port is None or plan.nnodes != (1, 1) or plan.is_rewritten:
+        of_c10d = plan.backend == "c10d" and not plan.is_standalone
+        setting = plan.settings.get("rdzv_endpoint" if of_c10d else "master_port")
+        word = None if setting is None else setting.word
+        is_fixed = of_c10d or (plan.backend == "static" and not plan.is_rewritten)
+        if word is None or not is_fixed or not plan.port or plan.nnodes != (1, 1):
             continue
         mark = mark_of(task, word)
         grant = submission.grant
@@ -171,7 +181,13 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
                 severity=Severity.WARNING,
             )
             return
-        first = used.setdefault((task.host, plan.port), task)
+        first, before = used.setdefault((task.host, plan.port), (task, step))
+        if of_c10d and first is not task and before is not step and before.is_background:
+            text = f"port {plan.port} is used by the previous job on this node"
+            yield at_mark(
+                submission, mark, text, seen=str(plan.port), expected="another port", label="use another port"
+            )
+            return
         if first is not task and step.is_background and len(step.tasks) > 1 and first in step.tasks:
             text = f"port {plan.port} is used by {len(step.tasks)} jobs at the same time"
             yield at_mark(

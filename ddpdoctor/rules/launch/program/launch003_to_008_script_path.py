@@ -259,7 +259,7 @@ def module_given_as_path(launch: Launch) -> Iterator[Finding]:
     "module-given-with-suffix",
     Severity.ERROR,
     signatures=(
-        r"__path__ attribute not found on '[^']+'[^\n]*while trying to find '[^']+\.py'",
+        r"__path__ attribute not found on '[^']+'[^\n]{0,300}while trying to find '[^']+\.py'",
         r"Error while finding module specification for '[^'/]+\.py'",
     ),
 )

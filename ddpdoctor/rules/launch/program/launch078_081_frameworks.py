@@ -13,7 +13,7 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, base_name, before, point, revalue, spelled
 from ddpdoctor.rules.launch.program.launch049_to_051_053_to_056_launcher_of_program import plain_python
-from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, has_one_node_by_default, option_mark
 
 
 @cause(
@@ -159,6 +159,14 @@ def _difference(submission: Submission, task: Task, launcher: Launcher) -> Findi
         text = f"{count_of(len(launcher.hosts), 'node')}, but Lightning has num_nodes={nodes}"
         meant = f"num_nodes={len(launcher.hosts)}"
         return at_mark(submission, mark, text, seen=str(nodes), expected=meant, label=f"Trainer needs {meant}")
+    if nodes > 1 and has_one_node_by_default(submission, task):
+        mark, text = (
+            option_mark(submission, task),
+            f"Lightning has num_nodes={nodes}, but sbatch allocates 1 node by default",
+        )
+        fix, label = f"Add `#SBATCH --nodes={nodes}`.", "1 node by default"
+        seen, severity = str(nodes), Severity.WARNING
+        return at_mark(submission, mark, text, seen=seen, expected="1 node", label=label, severity=severity, fix=fix)
     if devices is not None and tasks != devices * nodes and _nodes_are_known(submission, launcher):
         mark = option_mark(submission, task, "-n", "--ntasks")
         text = f"srun starts {count_of(tasks, 'task')}, but Lightning expects {devices * nodes}"

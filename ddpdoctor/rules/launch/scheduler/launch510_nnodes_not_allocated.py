@@ -17,7 +17,7 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.job_file.places import shell_of, where
 from ddpdoctor.rules.launch.pointing import agents, point, revalue
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, has_one_node_by_default, mark_of
 
 __all__ = ["is_one_of_several"]
 
@@ -161,6 +161,29 @@ def _is_counted(submission: Submission, launcher: Launcher) -> bool:
     if launcher.name in ("blaunch", "pbsdsh"):
         return submission.grant.nodes is not None and set(launcher.hosts) == _all_hosts(submission)
     return bool(own) or (bool(script) and submission.grant.nodes is not None)
+
+
+@nnodes_not_allocated.look
+def nodes_by_default(submission: Submission) -> Iterator[Finding]:
+    """The batch script says how many tasks and GPUs a node has, but not how many nodes: sbatch allocates one."""
+    for _, task, agent in agents_of(submission):
+        expected, word = agent.plan.nnodes, agent.plan.settings["nnodes"].word
+        if expected is None or expected[0] < 2 or word is None or agent.plan.is_standalone:
+            continue
+        if has_one_node_by_default(submission, task):
+            text = f"{_spelled(agent, expected)}, but the file asks for no number of nodes: sbatch allocates 1"
+            label, fix = "1 node by default", f"Add `#SBATCH --nodes={expected[1]}`."
+            yield at_mark(
+                submission,
+                mark_of(task, word),
+                text,
+                seen=str(expected[1]),
+                expected="1 node",
+                label=label,
+                severity=Severity.WARNING,
+                fix=fix,
+            )
+            return
 
 
 def _all_hosts(submission: Submission) -> set[str]:

@@ -12,8 +12,9 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.jobs import jobs_of_run
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_job_file
+from ddpdoctor.launch.evaluator.launches import run_job_file
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.evaluator.task_files import dockerfile_task, yaml_task

@@ -13,7 +13,7 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.values import Origin
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.line import line_of

@@ -11,8 +11,8 @@ from ddpdoctor.facts.launch.words import Mark
 from ddpdoctor.facts.shell_text import ShellText
 from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.ray_clusters import ray_starts, ray_submits
 from ddpdoctor.launch.evaluator.shell_text import fixed_port, span_of
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin

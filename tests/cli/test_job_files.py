@@ -116,7 +116,7 @@ def test_launch_lines_that_are_not_read_are_said(tmp_path: Path) -> None:
 def test_a_script_that_is_not_there_is_not_taken_for_one_of_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(TRAIN)
     (tmp_path / "job.sge").write_text(
-        "#$ -pe smp 16\n#$ -l gpu=2\ntorchrun --standalone --nproc_per_node=$NSLOTS missing.py\n"
+        "#!/bin/bash\n#$ -pe smp 16\n#$ -l gpu=2\ntorchrun --standalone --nproc_per_node=$NSLOTS missing.py\n"
     )
     report = json.loads(inside("lint", "job.sge", "--format", "json", cwd=tmp_path).stdout)
     assert [each["code"] for each in report["findings"]] == ["LAUNCH023", "LAUNCH003"]

@@ -162,6 +162,8 @@ class _Runner:
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
         unset = _OF_MPI_TASKS - environ.keys() if _STARTS_MPI.search(text) else frozenset()
+        if _STARTS_FLUX.search(text):
+            unset |= {"FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"} - environ.keys()
         place = Place(
             allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
         )
@@ -830,6 +832,7 @@ _ROW_END = re.compile(r"(?<!\\)(?:\\\\)*\n")
 """The end of a row that no backslash continues."""
 _SUBMIT_FOLDERS = frozenset(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"))
 _SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
+_STARTS_FLUX = re.compile(r"(?m)^[^#\n]*\bflux (?:run|submit)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")

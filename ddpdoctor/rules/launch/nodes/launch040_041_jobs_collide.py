@@ -82,7 +82,7 @@ def _too_many(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
-@cause("LAUNCH040", "rdzv-id-shared", Severity.ERROR)
+@cause("LAUNCH040", "rdzv-id-shared", Severity.ERROR, explains=("LAUNCH041",))
 def rdzv_id_shared(nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use one endpoint with the same --rdzv-id.
 

@@ -51,7 +51,7 @@ _OF_TEXT = (
 )
 _TOKENS = "".join(rf"(?<!\b{word}[_-])(?<!_{word}[_-])" for word in _OF_TEXT) + "token"
 """An access token, not a text token: `hf_token`, not `pad_token`."""
-_SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+))*(?![\w-])"
+_SUFFIX = r"s?(?:[_.-]?(?:value|data|string|str|b64|base64|raw|text|plain|header|env|\d+(?!\d)))*(?![\w-])"
 _NAME = rf"(?:[\w.-]{{0,80}}(?:{_FIRM})s?[\w.-]{{0,80}}|[\w.-]{{0,80}}(?:{_TOKENS}|{_KEYS}|pwd|(?<![A-Za-z])pw|bearer){_SUFFIX})"
 _WORDS = (
     r"auth|authorization|signature|sig|cookie|creds?|jwt|t?otp|psk|(?:pass|access)[-_]?code|(?:ssh|db|user|key|store|root|bind|admin|ldap|smtp|ftp|http|sudo)?p(?:ass|w)"

@@ -235,3 +235,8 @@ def test_a_startup_file_of_this_machine_is_not_the_clusters() -> None:
     run = run_job_file(text, "job.sh", {"HOME": "/root"}, VERSION, "/job", _Texts("R=5\n"))  # type: ignore[arg-type]
     assert commands(run) == ["torchrun --node_rank \0 a.py"]
     assert run.launched[0].is_certain
+
+
+def test_a_file_that_the_job_writes_is_executed_with_its_unknown_pieces() -> None:
+    run = job("cat > /tmp/run.sh <<EOF\nexport D=/tmp/$USER\ntorchrun --node_rank 3 a.py\nEOF\nsrun bash /tmp/run.sh\n")
+    assert commands(run) == ["torchrun --node_rank 3 a.py"]

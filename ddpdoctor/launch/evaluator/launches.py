@@ -335,7 +335,12 @@ class _Runner:
         self._run_text(command, text, argv[at:], environ, place, depth)
 
     def _read(self, path: str, folder: str | None) -> str | None:
-        """A file that the job has written, or one that is there."""
+        """A file that the job has written, or one that is there; None where a piece of it is unknown."""
+        text = self._read_all(path, folder)
+        return None if text is None or UNKNOWN in text else text
+
+    def _read_all(self, path: str, folder: str | None) -> str | None:
+        """The same with its unknown pieces, for a shell that executes it."""
         full = _path(path, folder)
         return self._written[full] if full in self._written else self._files.text(full)
 
@@ -346,7 +351,7 @@ class _Runner:
 
     def _read_script(self, path: Value, folder: str | None) -> Value | None:
         """The text of a file with the place where the job file writes it, else that of the word that names it."""
-        text = self._read(path.text, folder) if path.is_known else None
+        text = self._read_all(path.text, folder) if path.is_known else None
         origins = self._written_at_places.get(_path(path.text, folder), ())
         return None if text is None else Value(text, origins or path.origins)
 

@@ -83,7 +83,8 @@ class ImaginedMachine:
             return
         before = self.written.get(full, "") if adds else ""
         self.written_at[full] = () if before else content.origins
-        is_known = content.is_known and before is not None and len(content.text) <= LONGEST_INPUT
+        knows_some = content.is_known or content.text.replace(UNKNOWN, "").strip() != ""
+        is_known = knows_some and before is not None and len(content.text) <= LONGEST_INPUT
         self.written[full] = (before or "") + content.text if is_known else None
 
     def exists(self, path: str, folder: str | None, test: str) -> bool | None:

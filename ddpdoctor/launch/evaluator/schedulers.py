@@ -45,13 +45,11 @@ _STARTS_JSRUN = re.compile(r"(?m)^[^#\n]*\bjsrun\b")
 
 
 def _with_batch_node(found: Allocation) -> Allocation:
-    """Where jsrun starts the ranks, the script runs on a batch node of its own, which stands first in the list of hosts."""
-    if not found.texts:
-        return found
-    hosts = ("batch-0", *found.hosts)
-    listed = {"LSB_HOSTS": " ".join(hosts), "LSB_MCPU_HOSTS": " ".join(f"{host} 1" for host in hosts)}
-    variables = {**found.variables, **{name: Value(text) for name, text in listed.items()}}
-    return replace(found, variables=variables, texts={LSF_HOSTFILE: "".join(f"{host}\n" for host in hosts)})
+    """Where jsrun starts the ranks, the script runs on a batch node. Whether and where that stands in the list of hosts
+    differs between sites, so the list is unknown.
+    """
+    unknown = dict.fromkeys(("LSB_HOSTS", "LSB_MCPU_HOSTS"), Value("\0"))
+    return replace(found, variables={**found.variables, **unknown}, texts={})
 
 
 def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:

@@ -324,9 +324,10 @@ class _Rehearsal:
         return bool(active) and all(t.is_blocked for t in active) and any(t.is_done for t in self._comparison.ranks)
 
     def _is_idle(self) -> bool:
-        """Whether no process used CPU time since the last look."""
+        """Whether no process used CPU time since the last look, or waits for a CPU on a busy machine."""
         before, self._cpu = self._cpu, {pid: _cpu_ticks(pid) for pid in set(self._pids.values())}
-        return all(self._cpu[pid] - before.get(pid, -100) <= 1 for pid in self._cpu)
+        is_quiet = all(self._cpu[pid] - before.get(pid, -100) <= 1 for pid in self._cpu)
+        return is_quiet and not any(_is_runnable(pid) for pid in self._cpu)
 
     def _look_at_stacks(self) -> None:
         """Request the Python stacks of ranks that are still running, if it is not known where they are."""
@@ -355,6 +356,17 @@ class _Rehearsal:
         if self._child is not None:
             kill(self._child)
         self._result.left = end_marked(f"{CONFIG_VARIABLE}={self._stage.config}")
+
+
+def _is_runnable(pid: int) -> bool:
+    """Whether a thread of a process runs, waits for a CPU, or waits for a disk."""
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            if each.read_text().rpartition(")")[2].split()[0] in "RD":
+                return True
+        except (OSError, IndexError):
+            continue  # the thread has ended
+    return False
 
 
 def _cpu_ticks(pid: int) -> int:

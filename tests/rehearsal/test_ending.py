@@ -15,6 +15,7 @@ import pytest
 from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
 from ddpdoctor.app.request import Request, UsageError
 from ddpdoctor.rehearsal.stage import RehearsalFolder
+from ddpdoctor.rehearsal.supervisor import _is_runnable
 
 pytestmark = pytest.mark.torch
 
@@ -124,6 +125,19 @@ def test_the_doctor_is_killed(tmp_path: Path, temporary: Path) -> None:
     while list(temporary.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(temporary.iterdir()) == []
+
+
+def test_a_process_that_waits_for_a_cpu_is_not_idle() -> None:
+    """On a busy machine a rank may use no CPU time for a second, and is not stuck."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            deadline = time.monotonic() + 20
+            while not _is_runnable(busy.pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert _is_runnable(busy.pid)
+        finally:
+            busy.kill()
+    assert not _is_runnable(busy.pid)
 
 
 def test_a_folder_whose_owner_is_gone_is_removed_at_the_next_start(temporary: Path) -> None:

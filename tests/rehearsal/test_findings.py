@@ -96,3 +96,15 @@ def test_a_rank_that_was_killed() -> None:
     (found,) = findings(job.facts())
     assert (found.code, found.where.rank) == ("PROBE506", 1)
     assert "SIGSEGV" in found.message
+
+
+def test_a_stream_that_all_ranks_read() -> None:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "ddp", at=at(9), devices=[])
+        job.say(rank, "loader", loader=0, sampler="_InfiniteConstantSampler", size=None, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
+        job.say(rank, "batch", loader=0, count=1, rows=[5, 6, 7])
+        job.call(rank, "backward")
+        job.say(rank, "step", count=1)
+    assert [(f.code, f.where.line) for f in findings(job.facts())] == [("SCRIPT044", 12)]

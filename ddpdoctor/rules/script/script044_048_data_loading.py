@@ -283,7 +283,7 @@ def same_samples(rehearsal: Rehearsal) -> Iterator[Finding]:
     yield from observation_findings(
         rehearsal,
         ObservationKind.SAME_DATA,
-        lambda o, who: f"{who} read the same {o.values['size']} samples ({o.values['sampler']})",
+        lambda o, who: f"{who} read the same {o.values.get('size', 'streamed')} samples ({o.values['sampler']})",
         label="no sampler divides the data between ranks",
         expected="sampler=DistributedSampler(dataset)",
     )

@@ -117,7 +117,7 @@ class Aftermath:
         return self._ended_well(ended) or is_back or (is_far and len(progress) >= PROGRESS_LINES)
 
     def restart_worked(self, line: LogLine) -> bool:
-        """Whether the launcher restarted the workers at or after this line, and the job then went on."""
+        """Whether the launcher restarted the workers at or after this line, and the job then continued."""
         restarted_at = self._log.sources[line.source].restarted_at
         return restarted_at is not None and line.number <= restarted_at and line.source in self._made_good
 

@@ -42,6 +42,8 @@ PATIENT_BYTES = 64 << 10
 ANSWER_SECONDS = 10.0
 """Reading an input is given up after this long without data."""
 FOLDER_SECONDS = 60.0
+MOST_DEPTH = 100
+TOO_DEEP = f"a folder nested more than {MOST_DEPTH} deep"
 NO_ANSWER = f"no answer within {ANSWER_SECONDS:g} s"
 LATE = "not read to its end within --timeout"
 UNREADABLE: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
@@ -218,14 +220,28 @@ def _below(path: str) -> list[str]:
     if path == STDIN or not os.path.isdir(path):
         return [path]
     found: list[str] = []
-    denied: list[OSError] = []
+    refused: list[str] = []
     root = os.path.realpath(path)
-    for folder, folders, files in os.walk(path, onerror=denied.append):
-        folders.sort()
-        links = (os.path.join(folder, name) for name in folders)
-        found += [link for link in links if os.path.islink(link) and not _is_below(os.path.realpath(link), root)]
-        found += [os.path.join(folder, name) for name in sorted(files)]
-    return found + [str(error.filename) for error in denied]
+    waiting = [(path, 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            with os.scandir(folder) as scanned:
+                entries = sorted(scanned, key=lambda each: each.name)
+        except OSError as error:
+            refused.append(str(error.filename))
+            continue
+        folders = [each.path for each in entries if os.path.isdir(each.path)]
+        links = {each for each in folders if os.path.islink(each)}
+        found += [link for link in folders if link in links and not _is_below(os.path.realpath(link), root)]
+        known = set(folders)
+        found += [each.path for each in entries if each.path not in known]
+        inside = [each for each in folders if each not in links]
+        if depth < MOST_DEPTH:
+            waiting += [(each, depth + 1) for each in reversed(inside)]
+        else:
+            refused += inside
+    return found + refused
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -244,7 +260,8 @@ def _input(path: str) -> Input:
                 return Input(path, path, status.st_size, _packing(file.read(8)), target=target)
         if stat.S_ISDIR(mode):
             os.scandir(path).close()
-            return Input(path, path, special="a link to a folder", problem="a link to a folder")
+            what = "a link to a folder" if os.path.islink(path) else TOO_DEEP
+            return Input(path, path, special=what, problem=what)
         special = next((word for is_it, word in _SPECIAL if is_it(mode)), None)
         if special is None and os.path.realpath(path).startswith(_KERNELS):
             special = "a file of the kernel"

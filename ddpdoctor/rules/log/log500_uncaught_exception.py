@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -86,14 +87,15 @@ class _Group:
     count: int
 
 
-def traceback_groups(log: Log) -> list[_Group]:
-    """Exceptions that ended a process and that no other rule explains, in the order of the log."""
-    crashes = matching_lines(log, CRASHED + CANCELLED)
-    lines = [
+@functools.lru_cache(4)
+def traceback_groups(log: Log) -> tuple[_Group, ...]:
+    """Exceptions that ended a process and that no other rule explains, in the order of the log. Several rules ask for them."""
+    crashes = {(line.source, line.number, line.text) for line in matching_lines(log, CRASHED + CANCELLED)}
+    lines = _Explained(
         line
         for line in explained(log, "cause", "umbrella", "consequence")
-        if line not in crashes and not OUTSIDERS.match(line.text)
-    ]
+        if (line.source, line.number, line.text) not in crashes and not OUTSIDERS.match(line.text)
+    )
     groups: dict[tuple[str, str, object], list[Traceback]] = {}
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
@@ -105,12 +107,16 @@ def traceback_groups(log: Log) -> list[_Group]:
             or _has_file_cause(log, each)
         ):
             continue
-        if any(_follows(each, other) for other in log.tracebacks) or _is_of_kernel(log, each) or _lost_nodes(log, each):
+        if (
+            (each.is_chained and any(_follows(each, other) for other in log.tracebacks))
+            or _is_of_kernel(log, each)
+            or _lost_nodes(log, each)
+        ):
             continue
         groups.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
     if any(not is_wrapper(t) for t in log.tracebacks if not is_consequence(t)):
         groups = {key: group for key, group in groups.items() if not is_wrapper(group[0])}
-    return _without_repetitions([_group(group) for group in groups.values()])
+    return tuple(_without_repetitions([_group(group) for group in groups.values()]))
 
 
 def _is_of_kernel(log: Log, each: Traceback) -> bool:
@@ -133,12 +139,24 @@ def _without_repetitions(groups: list[_Group]) -> list[_Group]:
     return [g for g in groups if g.ranks or (g.first.exception, g.first.message) not in ranked]
 
 
-def _is_explained(each: Traceback, lines: list[LogLine]) -> bool:
-    near = [line for line in lines if line.source == each.source and line.number in _own_lines(each)]
+class _Explained:
+    """The lines that other rules explain, by their places: a log may have 20,000 of them, and 2,000 tracebacks."""
+
+    def __init__(self, lines: Iterable[LogLine]) -> None:
+        self.by_place: dict[tuple[int, int], list[LogLine]] = {}
+        self.repeated: list[LogLine] = []
+        for line in lines:
+            self.by_place.setdefault((line.source, line.number), []).append(line)
+            if line.count > 1:
+                self.repeated.append(line)
+
+
+def _is_explained(each: Traceback, lines: _Explained) -> bool:
+    near = [line for number in _own_lines(each) for line in lines.by_place.get((each.source, number), ())]
     if not OF_BACKEND.search(f"{each.exception}: {each.message}"):
         near = [line for line in near if "NCCL INFO" not in line.text]  # NCCL's teardown after other ranks ended
     return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
-        repeats(each, line) for line in lines if line.count > 1
+        repeats(each, line) for line in lines.repeated
     )
 
 
@@ -292,7 +310,7 @@ def uncaught_exception(log: Log) -> Iterator[Finding]:
     yield from raised_finding(log, Raised.ALONE)
     yield from _cut(log)
     soft = softly_explained(log)
-    lines = [each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft]
+    lines = _Explained(each for each in explained(log, "cause", "umbrella") if (each.source, each.number) not in soft)
     for each in (t for t in log.tracebacks if not _is_explained(t, lines)):
         code = next((soft[each.source, n] for n in _own_lines(each) if (each.source, n) in soft), None)
         if code is not None and not is_consequence(each) and not history_of(log).survived(each):

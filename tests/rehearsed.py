@@ -353,6 +353,32 @@ def deciding(*values: float) -> Job:
     return job
 
 
+GUARDED = """def main():
+    for step in range(5):
+        train()
+        if rank == 0 and step == 100:
+            meter.publish()
+
+def publish(self):
+    dist.all_reduce(self.total)
+"""
+
+
+def guarded(*lines: int) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "lines", file=FILE, lines=list(lines))
+    job.text = GUARDED
+    return job
+
+
+def removed(*, after_barrier: bool) -> Job:
+    job = Job(2).say(1, "load", path="/job/a.pt", at=at(9), call=0)
+    if after_barrier:
+        job.all("barrier")
+    return job.say(0, "file", what="os.remove", path="/job/a.pt", at=at(12), call=1 if after_barrier else 0)
+
+
 RANDOM = "torch.utils.data.sampler.RandomSampler"
 SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
@@ -427,6 +453,9 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     ),
     Kind.UNSCALED_EARLY: (lambda: seen("reduced_after_unscale", reduced=at(9)), lambda: Job(2)),
     Kind.CLIPPED_SHARDS: (lambda: seen("clipped_shards"), lambda: Job(1).say(0, "clipped_shards", at=at(9))),
+    Kind.UNREGISTERED: (lambda: seen("unregistered", names=["head.weight"]), lambda: Job(2)),
+    Kind.REMOVED_EARLY: (lambda: removed(after_barrier=False), lambda: removed(after_barrier=True)),
+    Kind.RANK_BRANCH: (lambda: guarded(1, 2, 3, 4), lambda: guarded(1, 2, 3, 4, 5, 8)),
     Kind.OUTSIDER: (lambda: seen("outsider", op="all_reduce"), lambda: Job(2)),
     Kind.JOINS_DIFFER: (lambda: joined(port="29501"), joined),
     Kind.RANK_OUTSIDE: (lambda: joined(rank_given=2), joined),

@@ -18,7 +18,7 @@ __all__ = ["check"]
 def check(
     request: Request,
     no_probe: Annotated[bool, typer.Option("--no-probe", help="Do not start ranks.")] = False,
-    no_meet: Annotated[bool, typer.Option("--no-meet", help="Judge and probe this node alone.")] = False,
+    no_meet: Annotated[bool, typer.Option("--no-meet", help="Check this node only.")] = False,
     join_timeout: JoinTimeout = 30.0,
     quick: Quick = False,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Also run the script on CPU for a few steps.")] = False,

@@ -70,6 +70,8 @@ class CommandGroup(_Quick, typer.core.TyperGroup):
 def _value(parameter: Any, convert: Callable[[Any, Any], Any], kind: tuple[Any, ...], context: Any, value: Any) -> Any:
     """The value of a parameter whose annotation is `kind`, converted by Typer only where that is needed."""
     is_words = kind in _WORDS
+    if parameter.callback is not None and value:  # --help: the conversion calls it
+        return convert(context, value)
     if isinstance(value, (Format, FailOn, float, bool)):
         return value
     if parameter.nargs != 1 or getattr(parameter, "multiple", False):

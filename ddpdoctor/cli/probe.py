@@ -31,7 +31,7 @@ def probe(
     rdzv_endpoint: Annotated[
         str | None,
         typer.Option(
-            "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST[:PORT]", help="Node 0's address, as torchrun takes it."
+            "--rdzv-endpoint", "--rdzv_endpoint", metavar="HOST[:PORT]", help="Node 0's address, as for torchrun."
         ),
     ] = None,
     rdzv_id: Annotated[

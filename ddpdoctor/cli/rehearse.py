@@ -26,7 +26,7 @@ def rehearse(
     ] = 60.0,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", metavar="N", min=1, help="Most ranks to start; default: 8, at least 2 nodes of 2."),
+        typer.Option("--ranks", metavar="N", min=1, help="Maximum number of ranks; default: 8, at least 2 nodes of 2."),
     ] = None,
     epoch_steps: Annotated[
         int | None,

@@ -185,7 +185,7 @@ def _read(
 
         return _of_task(path, dockerfile_task(text, path, version), found, count)
     if _is_shell(path, text):
-        from ddpdoctor.launch.shell.reader import lines_of_shell
+        from ddpdoctor.launch.shell.reader import MOST_LINES, lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
 
         lines = lines_of_shell(ShellSource(text, path, environ, version, _folders(path, cwd), files=files))
@@ -198,6 +198,8 @@ def _read(
         is_understood = bool(lines or found.jobs[path])
         reason = None if is_understood else "no launch line found"
         left_out = found.left_out[path]
+        if len(lines) >= MOST_LINES:
+            left_out = found.left_out[path] = (*left_out, f"{path}: only the first {MOST_LINES} launch lines are read")
         return ExaminedInput(path, "shell", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
     return ExaminedInput(
         path, "unknown", is_understood=False, lines=count, reason="neither Python, shell, notebook nor manifest"

@@ -11,7 +11,7 @@ from typing import TypeVar
 from ddpdoctor.facts.log import Exit, Log, LogLine, Traceback, Who
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import FAR_LINES, FEW_PROGRESS_LINES, HANDLER_LINES, PROGRESS_LINES, SUMMARY_LINES
-from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, is_of_whole_job, is_progress
+from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, is_of_whole_job, is_progress, is_work_of_job
 
 __all__ = ["Aftermath", "last_number"]
 
@@ -81,6 +81,8 @@ class Aftermath:
             return False
         if self._made_good.get(source, -1) >= printed.number:
             return True
+        if isinstance(printed, Traceback) and self._ended_script(printed):
+            return False
         progress = self.progress_after(printed)
         if isinstance(printed, LogLine) and "NCCL WARN" in printed.text:
             progress = [line for line in progress if "NCCL INFO" not in line.text]
@@ -92,17 +94,38 @@ class Aftermath:
         if self._lives_on(printed, progress):
             return True
         is_alone = len({line.who.rank for line in progress} - {None}) <= 1 and not self._log.exits
-        is_over = (source, printed.number) in self._through_script  # what follows may be the next run of the script
-        is_alone = is_alone and not is_over
         enough = PROGRESS_LINES if is_alone and self._log.world_size in (None, 1) else FAR_LINES
         return len(progress) >= PROGRESS_LINES and self._log.sources[source].lines > last_number(printed) + enough
+
+    def _ended_script(self, each: Traceback) -> bool:
+        """Whether it went through a script of the job from its first line on: what follows is of another process or run."""
+        is_scripts = (
+            bool(each.own_frames) and each.frames[0] == each.own_frames[0] and each.frames[0].file.endswith(".py")
+        )
+        return is_scripts and (each.source, each.number) in self._through_script and each.who.rank is None
 
     def is_made_good(self, ended: Exit) -> bool:
         """Whether torchrun restarted the workers after this exit, and the job then continued for long or ended well."""
         if ended.by != "torchrun":
             return False
-        is_far = self._log.sources[ended.source].lines > ended.number + FAR_LINES
-        return self._ended_well(ended) or (is_far and len(self.progress_after(ended)) >= PROGRESS_LINES)
+        source = self._log.sources[ended.source]
+        progress = self.progress_after(ended)
+        is_far = source.lines > ended.number + FAR_LINES
+        is_back = (
+            source.restarted_at is not None and source.restarted_at >= ended.number and self._ends_with_steps(progress)
+        )
+        return self._ended_well(ended) or is_back or (is_far and len(progress) >= PROGRESS_LINES)
+
+    def restart_worked(self, line: LogLine) -> bool:
+        """Whether the launcher restarted the workers at or after this line, and the job then went on."""
+        restarted_at = self._log.sources[line.source].restarted_at
+        return restarted_at is not None and line.number <= restarted_at and line.source in self._made_good
+
+    def _ends_with_steps(self, progress: list[LogLine]) -> bool:
+        """Whether training steps came after a restart, the last of them at the end of the log."""
+        steps = [line for line in progress if is_work_of_job(line.text)]
+        ends = [line.number for line in self._log.tails if steps and line.source == steps[0].source]
+        return len(steps) > 1 and max(ends) - steps[-1].number < HANDLER_LINES
 
     @functools.cached_property
     def _made_good(self) -> dict[int, int]:

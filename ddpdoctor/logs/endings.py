@@ -55,13 +55,19 @@ _GOOD_END = re.compile(
 """What jobs, launchers and schedulers print when all went well, among the last lines."""
 _SAYS_STUCK = re.compile(
     r"\b(?:stuck|hang(?:s|ing)?|hung|freez(?:es?|ing)|frozen|stall(?:s|ed)|deadlock\w*|crash(?:es|ed)?|nothing happens"
-    r"|never (?:starts|returns|ends|finishes)|does(?:n't| not) (?:work|start|respond)|not working|no response)\b",
+    r"|never (?:starts|returns|ends|finishes)|does(?:n't| not) (?:work|start|respond)|not working|no response)\b|卡住|卡死",
     re.IGNORECASE,
 )
 """How people write of a job that is stuck or ends: no job prints this of itself."""
+_HEDGED = re.compile(
+    r"\b(?:can|could|may|might|would|potentially)\b[^\n]{0,30}\b(?:cause|lead|result|be|become|hang)\b", re.IGNORECASE
+)
+"""What libraries say of what might happen."""
+_IS_STUCK = re.compile(r"\b(?:stuck|hangs|hung|freezes|frozen|nothing happens)\b|卡住|卡死", re.IGNORECASE)
+"""The same where somebody added it to a line of the job."""
 _SAYS_PROBLEM = re.compile(
     r"\b(?:fail(?:s|ed|ing)?|failure|errors?|exceptions?|bug|problem|issue|broken|killed|dies|died|segfaults?|OOM|out of memory"
-    r"|time[sd]? ?out|can(?:'t|not)|unable to)\b",
+    r"|time[sd]? ?out|can(?:'t|not)|unable to)\b|报错|失败|崩溃|错误",
     re.IGNORECASE,
 )
 _IS_MEASURE = re.compile(
@@ -73,6 +79,8 @@ _OF_PROGRAM = re.compile(
     r"|^\s*\S+[:=]\s|^\d{4}-\d\d|^[:>+$#{]"
 )
 """How lines of programs begin, not sentences: a level, a module, a place, a name with its value, a prompt."""
+_BAR = re.compile(r"\d+/\d+ \[")
+"""A progress bar shows the steps before it as well."""
 _PROSE_WORDS = 3
 """A sentence or a title has at least so many words."""
 _ERROR_LEVEL = re.compile(r"\[E\d{3,4} [\d:.]{5,}|^E\d{4} [\d:.]{5,}")
@@ -126,16 +134,18 @@ def _source_end(log: Log, source: int) -> tuple[OpenEnd, LogLine | None] | None:
 def _told(log: Log, source: int, lines: Sequence[LogLine]) -> LogLine | None:
     """The sentence in which somebody describes a problem, one about a stuck job first; None without one."""
     prose = [line for line in dict.fromkeys((*log.heads, *lines)) if line.source == source and _is_prose(line)]
-    stuck = (line for line in prose if _SAYS_STUCK.search(line.text))
+    stuck = [line for line in prose if _SAYS_STUCK.search(line.text)]
+    stuck += [line for line in lines if _IS_STUCK.search(line.text) and _WARNS.search(line.text) is None]
     problems = (line for line in prose if _tells_of_problem(line.text))
     return next(iter((*stuck, *problems)), None)
 
 
 def _is_prose(line: LogLine) -> bool:
     """Whether a line is a sentence or a title that a person wrote, not one that a program printed."""
-    if line.time is not None or line.who != Who() or len(line.text.split()) < _PROSE_WORDS:
+    is_long = len(line.text.split()) >= _PROSE_WORDS or not line.text.isascii()
+    if line.time is not None or line.who != Who() or not is_long:
         return False
-    return _OF_PROGRAM.search(line.text) is None and _WARNS.search(line.text) is None
+    return not any(each.search(line.text) for each in (_OF_PROGRAM, _WARNS, _HEDGED))
 
 
 def _tells_of_problem(text: str) -> bool:
@@ -157,8 +167,9 @@ def _ends_well(log: Log, source: int, end: Sequence[LogLine]) -> bool:
 
 def _works(end: Sequence[LogLine], *, is_short: bool) -> bool:
     """Whether the last lines show steps of a training, and no failure after them; what NCCL prints is no work."""
-    steps = [line.number for line in end if _is_step(line, is_short=is_short)]
-    return bool(steps) and not any(line.number > steps[0] and _says_failure(line) for line in end)
+    steps = [line for line in end if _is_step(line, is_short=is_short)]
+    is_enough = len(steps) > 1 or any(line.count > 1 or _BAR.search(line.text) for line in steps)
+    return is_enough and not any(line.number > steps[0].number and _says_failure(line) for line in end)
 
 
 def _is_step(line: LogLine, *, is_short: bool) -> bool:

@@ -182,7 +182,7 @@ class LogHistory:
 
     def _is_final(self, line: LogLine) -> bool:
         """Whether the log does not show that the job continued after a line that says that it failed."""
-        if self._aftermath.recovered(line):
+        if self._aftermath.recovered(line) or self._aftermath.restart_worked(line):
             return False
         return len(self._aftermath.progress_after_failure(line)) < PROGRESS_LINES
 

@@ -9,12 +9,22 @@ from dataclasses import dataclass, field
 
 from ddpdoctor.facts.log import Exit, Log, LogLine, Traceback
 from ddpdoctor.logs.context_patterns import context_lines
+from ddpdoctor.logs.distances import QUOTED_LINES
 
 __all__ = ["AGENT", "KnownProcesses", "is_of_launcher", "known_processes", "world_size_of"]
 
 AGENT = "torch/distributed/elastic"
 _LATER_NODES = re.compile(r"(?:worker|node|slave|replica|machine)-?0*[1-9]\d*$", re.IGNORECASE)
 """Names of nodes that need not be the first."""
+
+MOST_TOLD = 4000
+"""Characters of a line in which the name of its host is looked for."""
+_TOLD_HOST = re.compile(
+    r"^(?:\(\S+\) )?[A-Za-z][\w.-]*@(?P<host>[A-Za-z][\w.-]*)[: ][^\n]{0,60}[$#%>] "
+    r"|\*\*\* (?:JOB|STEP) \S+ ON (?P<slurm>[A-Za-z][\w.-]*) CANCELLED"
+    r"|\bon (?:the )?(?:node|host) `?(?P<prose>[A-Za-z][\w-]*\d[\w-]*)\b"
+)
+"""The host in a shell's prompt, in Slurm's word about a job, or in a sentence."""
 
 
 @dataclass(slots=True)
@@ -70,10 +80,20 @@ def known_processes(log: Log) -> KnownProcesses:
 def _hosts_of_sources(log: Log) -> dict[int, str]:
     """Files that hold lines of one host alone."""
     hosts: dict[int, set[str]] = defaultdict(set)
+    told: dict[int, set[str]] = defaultdict(set)
     for each in log.spoken:
         if each.who.host is not None:
             hosts[each.source].add(each.who.host)
+    for line in dict.fromkeys((*log.heads, *log.lines, *log.tails)):
+        if line.source not in hosts and log.sources[line.source].lines <= QUOTED_LINES:
+            told[line.source] |= {_told_host(found) for found in _TOLD_HOST.finditer(line.text[-MOST_TOLD:])}
+    hosts |= {source: found for source, found in told.items() if source not in hosts}
     return {source: found.pop() for source, found in hosts.items() if len(found) == 1}
+
+
+def _told_host(found: re.Match[str]) -> str:
+    name: str = found["host"] or found["slurm"] or found["prose"]
+    return name.partition(".")[0]
 
 
 def _is_first_node(log: Log) -> bool:

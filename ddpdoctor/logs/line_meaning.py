@@ -26,7 +26,7 @@ NCCL_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
 
 _FAILED = re.compile(
     r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped"
-    r"|srun: error|exit(ed with)?( exit)? code:? [1-9]"
+    r"|srun: error|exit(ed with)?( exit)? code:? (?:-?[1-9]|0x[cC]0000\d)|[Kk]ernel appears to have died"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
     r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
@@ -78,7 +78,8 @@ _OMITTED = re.compile(
     re.IGNORECASE,
 )
 _STEP = re.compile(
-    r"(?i)\b(?:loss|accuracy|throughput|lr|tokens/s|tok/s|samples/s)\b[^\n]{0,20}?\d|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
+    r"(?i)\b(?:step[_ ]time|loss|accuracy|throughput|lr|tok(?:en)?s?/s|samples/s)\b[^\n]{0,20}?\d"
+    r"|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
     r"|\b(?:epochs?|steps?|iter(?:ation)?s?|batch|rank)\b[ =:/#\[(]{0,3}\d+[^\n]{0,80}?\d"
 )
 _READ_CHARS = 300

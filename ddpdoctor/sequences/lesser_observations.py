@@ -220,6 +220,34 @@ def divided_losses(ranks: Sequence[Track], sources: Sources) -> Iterator[Rehears
                 return
 
 
+def _unregistered(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    found = [(t, t.of_kind("unregistered")[0]) for t in ranks if t.of_kind("unregistered")]
+    if found and len(ranks) > 1:
+        names = ", ".join(map(str, (found[0][1].get("names") or [])[:3]))
+        yield _observed(Kind.UNREGISTERED, [t for t, _ in found], found[0][1].get("at"), names=names)
+
+
+def _removals(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """A file that one rank removes although no collective lies between another rank's read and the removal."""
+    for remover in ranks:
+        for removed in (r for r in remover.of_kind("file") if r.get("what") == "os.remove"):
+            for reader in ranks:
+                if reader is remover or reader.node != remover.node:
+                    continue
+                reads = (*reader.of_kind("load"), *(r for r in reader.of_kind("file") if r.get("what") == "read"))
+                for read in (r for r in reads if r.get("path") == removed.get("path")):
+                    if collectives_before(remover, removed) <= collectives_before(reader, read):
+                        yield _observed(
+                            Kind.REMOVED_EARLY,
+                            [remover],
+                            removed.get("at"),
+                            read.get("at"),
+                            path=removed.get("path"),
+                            reader=reader.rank,
+                        )
+                        return
+
+
 LESSER_LOOKS = (
     _unused,
     _trackers,
@@ -232,4 +260,6 @@ LESSER_LOOKS = (
     _clipped,
     _unscaled,
     _averaged_twice,
+    _unregistered,
+    _removals,
 )

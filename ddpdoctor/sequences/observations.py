@@ -15,6 +15,7 @@ __all__ = ["observations"]
 
 Kind = ObservationKind
 TOLERANCE = 1e-4
+MOST_COMPARED = 64
 LEAST_SHARED = 0.5
 """The share of equal samples from which on two ranks read the same data."""
 
@@ -353,7 +354,13 @@ def _same_data(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             continue
         sizes = {loader.get("size") for _, loader, _ in entries}
         shared = len(set.intersection(*drawn)) / min(map(len, drawn))
-        is_ordered = all("SequentialSampler" in str(loader.get("sampler")) for _, loader, _ in entries)
+        if sizes == {None}:  # a stream: only equal samples in the same order are no coincidence
+            is_stream_same = len({tuple(rows[:MOST_COMPARED]) for _, _, rows in entries}) == 1
+            if not is_stream_same or not all(t.of_kind("ddp") for t, _, _ in entries):
+                continue
+        is_ordered = sizes == {None} or all(
+            "SequentialSampler" in str(loader.get("sampler")) for _, loader, _ in entries
+        )
         is_random = all("RandomSampler" in str(loader.get("sampler")) for _, loader, _ in entries)
         is_same = (
             shared >= LEAST_SHARED if is_ordered else is_random and len(sizes) == 1 and bool(set.intersection(*drawn))
@@ -373,7 +380,7 @@ def _same_data(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 def _is_sharded(loader: Record) -> bool:
     """Whether a sampler or data set of its own may divide the data."""
     names = " ".join(str(loader.get(key)) for key in ("sampler", "batch_sampler", "inner"))
-    return "Distributed" in names or loader.get("replicas") is not None or loader.get("size") is None
+    return "Distributed" in names or loader.get("replicas") is not None
 
 
 def _trains_with_steps(ranks: Sequence[Track]) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from ddpdoctor.facts.rehearsal import CodePlace, UnreachedCode
+from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RehearsalObservation, UnreachedCode
 from ddpdoctor.sequences.branches import Sources
 from ddpdoctor.sequences.tracks import Track
 
-__all__ = ["ExecutedCode", "call_name", "executed_files", "unreached"]
+__all__ = ["ExecutedCode", "call_name", "executed_files", "rank_branches", "unreached"]
 
 OWN_NAMES = frozenset(
     (
@@ -33,7 +34,19 @@ OWN_NAMES = frozenset(
 """Calls that concern other ranks whatever they are called on."""
 SHARED_NAMES = frozenset(("barrier", "broadcast", "reduce", "gather", "scatter", "send", "recv", "save", "load"))
 """Names that other things have as well: they count only on one of HOLDERS."""
+COLLECTIVES = frozenset(
+    (
+        *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single"),
+        *("reduce_scatter", "reduce_scatter_tensor", "broadcast_object_list", "broadcast", "barrier", "reduce"),
+        *("wait_for_everyone", "gather_for_metrics", "full_tensor"),
+    )
+)
+"""Those of them that all ranks must call."""
 HOLDERS = ("dist", "distributed", "c10d", "accelerator", "fabric", "strategy", "comm", "trainer", "torch", "dcp")
+RANK_TEST = re.compile(
+    r"\b(global_|local_)?rank (==|!=|>|<|>=|<=) \d|get_rank\(\)|\bis_(main|master|chief|local_main|zero|rank_zero)"
+)
+"""A condition that is true on some ranks only."""
 MOST_SHOWN = 40
 
 
@@ -97,6 +110,51 @@ def _branches(tree: ast.Module, file: str, sources: Sources, executed: ExecutedC
             if body and not any(executed.has_run(file, each) for each in body):
                 at = body[0].lineno
                 yield UnreachedCode(CodePlace(file, at, function), f"a branch on `{ast.unparse(node.test)[:60]}`", True)
+
+
+def rank_branches(sources: Sources, executed: ExecutedCode, ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """Branches on the rank that did not run, and that call a function of the script in which there is a collective."""
+    functions = _functions_with_collectives(sources, executed)
+    for file in sorted(executed.lines):
+        tree = sources.tree(file)
+        for node, function in _within(tree.body, "") if tree is not None else ():
+            if not isinstance(node, ast.If) or not RANK_TEST.search(ast.unparse(node.test)) or node.orelse:
+                continue
+            if not executed.has_run(file, node.test) or any(executed.has_run(file, each) for each in node.body):
+                continue
+            calls: list[ast.Call] = [n for each in node.body for n in ast.walk(each) if isinstance(n, ast.Call)]
+            for call in calls:
+                inner = functions.get(ast.unparse(call.func).rpartition(".")[2])
+                if inner is not None:
+                    places = (CodePlace(file, call.lineno, function), CodePlace(file, node.lineno, function))
+                    numbers = tuple(t.rank for t in ranks if t.rank is not None)
+                    yield RehearsalObservation(
+                        ObservationKind.RANK_BRANCH, numbers, places, inner[0], {"what": inner[1]}
+                    )
+                    return
+
+
+def _functions_with_collectives(sources: Sources, executed: ExecutedCode) -> dict[str, tuple[CodePlace, str]]:
+    """The functions of the script that call a collective unconditionally, by name; a name that is used twice is left out."""
+    found: dict[str, list[tuple[CodePlace, str] | None]] = defaultdict(list)
+    for file in sorted(executed.lines):
+        tree = sources.tree(file)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found[node.name].append(_first_collective(node, file))
+    return {name: each[0] for name, each in found.items() if len(each) == 1 and each[0] is not None}
+
+
+def _first_collective(function: ast.FunctionDef | ast.AsyncFunctionDef, file: str) -> tuple[CodePlace, str] | None:
+    for statement in function.body:
+        if isinstance(statement, (ast.If, ast.Try, ast.While)):
+            if any(isinstance(n, ast.Return) for n in ast.walk(statement)):
+                return None
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and (name := call_name(node)) in COLLECTIVES and name is not None:
+                return CodePlace(file, node.lineno, function.name), name
+    return None
 
 
 def _within(body: Sequence[ast.AST], function: str) -> Iterator[tuple[ast.AST, str]]:

@@ -20,7 +20,7 @@ from ddpdoctor.sequences.comparison import Comparison
 from ddpdoctor.sequences.decisions import decisions
 from ddpdoctor.sequences.lesser_observations import divided_losses
 from ddpdoctor.sequences.observations import observations
-from ddpdoctor.sequences.reached import ExecutedCode, executed_files, unreached
+from ddpdoctor.sequences.reached import ExecutedCode, executed_files, rank_branches, unreached
 from ddpdoctor.sequences.records import places_of
 from ddpdoctor.sequences.tracks import Track
 
@@ -69,7 +69,12 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         torch=seen.torch,
         seconds=round(seen.seconds, 1),
         difference=difference,
-        observations=(*_in_loops(seen_too, sources), *decisions(ranks, sources), *divided_losses(ranks, sources)),
+        observations=(
+            *_in_loops(seen_too, sources),
+            *decisions(ranks, sources),
+            *divided_losses(ranks, sources),
+            *rank_branches(sources, executed, ranks),
+        ),
         standins=tuple(sorted(standins)),
         not_reached=_not_reached(ranks, texts),
         unreached=unreached(sources, executed),

@@ -64,25 +64,22 @@ def main() -> int:
         Path(folder).chmod(0o755)
         materials = Materials(Path(folder) / "materials")
         runner = Runner(materials, Path(folder))
-        try:
-            for number in range(options.first, options.first + options.runs):
-                command, fault = plan(number, options.seed, commands, kinds)
-                outcome = runner.run(command, fault, runner.usual(command))
-                counts["runs"] += 1
-                counts["failed"] += bool(outcome.problems)
-                row = {
-                    "number": number,
-                    "command": command.name,
-                    "kind": fault.kind,
-                    "fault": outcome.fault,
-                    "code": outcome.code,
-                }
-                row |= {"seconds": round(outcome.seconds, 2), "problems": outcome.problems}
-                if outcome.problems:
-                    row["errors"] = outcome.errors
-                print(json.dumps(row), flush=True)
-        finally:
-            materials.close()
+        for number in range(options.first, options.first + options.runs):
+            command, fault = plan(number, options.seed, commands, kinds)
+            outcome = runner.run(command, fault, runner.usual(command))
+            counts["runs"] += 1
+            counts["failed"] += bool(outcome.problems)
+            row = {
+                "number": number,
+                "command": command.name,
+                "kind": fault.kind,
+                "fault": outcome.fault,
+                "code": outcome.code,
+            }
+            row |= {"seconds": round(outcome.seconds, 2), "problems": outcome.problems}
+            if outcome.problems:
+                row["errors"] = outcome.errors
+            print(json.dumps(row), flush=True)
     print(json.dumps(counts), file=sys.stderr)
     return 1 if counts["failed"] else 0
 

@@ -15,7 +15,7 @@ import zstandard
 from commandline import ROOT, environment
 from flight_dumps import call, dump, pickled
 
-__all__ = ["COMMANDS", "QUICK", "Command", "Materials"]
+__all__ = ["COMMANDS", "QUICK", "Command", "Materials", "argv", "environ", "stuck_rank"]
 
 SCRIPT = """import os
 import torch
@@ -192,7 +192,7 @@ QUICK = tuple(each for each in COMMANDS if not each.needs_torch and each.seconds
 
 
 class Materials:
-    """The inputs of all runs, made once; `close` ends the stuck rank."""
+    """The inputs of all runs, made once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -225,21 +225,12 @@ class Materials:
         (folder / "rank1.log.zst").write_bytes(
             zstandard.ZstdCompressor().compress((folder / "logs/rank1.log").read_bytes())
         )
-        self._stuck = subprocess.Popen(
-            [sys.executable, "-c", STUCK],
-            env={**environment(), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
-            stdin=subprocess.DEVNULL,
-        )
 
-    @property
-    def pid(self) -> int:
-        """The stuck rank."""
-        return self._stuck.pid
 
-    def close(self) -> None:
-        """End the stuck rank."""
-        self._stuck.kill()
-        self._stuck.wait()
+def stuck_rank() -> subprocess.Popen[bytes]:
+    """A rank that waits; the caller ends it."""
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    return subprocess.Popen([sys.executable, "-c", STUCK], env={**environment(), **variables}, stdin=subprocess.DEVNULL)
 
 
 def argv(command: Command, places: dict[str, str]) -> list[str]:

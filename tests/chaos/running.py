@@ -22,7 +22,7 @@ from typing import Any
 import jsonschema
 from commandline import ROOT
 
-from chaos.commands import Command, Materials, argv, environ
+from chaos.commands import Command, Materials, argv, environ, stuck_rank
 from chaos.faults import Fault
 
 __all__ = ["Outcome", "Runner"]
@@ -116,10 +116,12 @@ class _Run:
             (place / name).mkdir()
             (place / name).chmod(0o777)
         place.chmod(0o755)
+        # Only while it is needed: other tests look at all ranks of this machine.
+        self.stuck = stuck_rank() if "{pid}" in command.words else None
         self.places = {
             "m": str(materials.folder),
             "o": str(place / "out"),
-            "pid": str(materials.pid),
+            "pid": "" if self.stuck is None else str(self.stuck.pid),
             "port": str(_free_port()),
         }
         # Python itself leaves truncated .pyc files where they do not fit: https://github.com/python/cpython/issues/126606
@@ -143,6 +145,9 @@ class _Run:
             self._go()
         finally:
             self._end_all()
+            if self.stuck is not None:
+                self.stuck.kill()
+                self.stuck.wait()
             if self.holder is not None:
                 self.holder.kill()
                 self.holder.communicate()

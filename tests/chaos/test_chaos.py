@@ -28,7 +28,6 @@ def runner() -> Iterator[Runner]:
         (folder / "materials").mkdir()
         materials = Materials(folder / "materials")
         yield Runner(materials, folder)
-        materials.close()
 
 
 @pytest.mark.parametrize("number", range(RUNS))

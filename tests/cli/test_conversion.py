@@ -43,3 +43,13 @@ def test_a_value_that_is_no_choice_is_refused_by_name() -> None:
     )
     assert done.returncode == 2
     assert "'jsonn'" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_help_of_a_command_is_shown(option: str) -> None:
+    """Its option has a callback, which runs only if the value is passed on."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpdoctor", "lint", option], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ddpdoctor lint")

@@ -89,6 +89,8 @@ HOSTILE = {
     "doubling.sh": "A=xx\n" + "A=$A$A\n" * 60 + "torchrun --nproc-per-node=2 train.py $A\n",
     "braces.sh": "torchrun train.py {a,b}{c,d}" + "{e,f}" * 40 + "\n",
     "nested.sh": "if a; then\n" * 3_000 + "torchrun train.py\n" + "fi\n" * 3_000,
+    "lines.sh": "torchrun --nproc_per_node=2 --master_port=29500 train.py &\n" * 1_500 + "wait\n",
+    "heredoc.sh": "cat > x.sh <<E\n" + "torchrun --nproc_per_node=2 train.py $A\n" * 4_000 + "E\nbash x.sh\n",
     "steps.sbatch": "#SBATCH -N 64 --ntasks-per-node=8\n" + "srun python train.py &\n" * 40,
 }
 
@@ -102,3 +104,19 @@ def test_a_hostile_file_ends_with_what_was_understood(name: str, tmp_path: Path)
     assert time.process_time() - started < 20  # seconds; a bound against endless work, not a measurement
     assert [each["error"] for each in report["crashed"] if each["code"] != "ddpdoctor"] == []
     assert report["inputs"]
+
+
+def test_launch_lines_that_are_not_read_are_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "run.sh").write_text("torchrun --standalone train.py\n" * 301)
+    report = json.loads(inside("lint", "run.sh", "--format", "json", cwd=tmp_path).stdout)
+    assert "run.sh: only the first 300 launch lines are read" in report["inputs"][0]["left_out"]
+
+
+def test_a_script_that_is_not_there_is_not_taken_for_one_of_the_cpu(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(TRAIN)
+    (tmp_path / "job.sge").write_text(
+        "#!/bin/bash\n#$ -pe smp 16\n#$ -l gpu=2\ntorchrun --standalone --nproc_per_node=$NSLOTS missing.py\n"
+    )
+    report = json.loads(inside("lint", "job.sge", "--format", "json", cwd=tmp_path).stdout)
+    assert [each["code"] for each in report["findings"]] == ["LAUNCH023", "LAUNCH003"]

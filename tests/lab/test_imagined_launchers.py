@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.facts.launch.words import UNKNOWN
-from ddpdoctor.launch.evaluator.launches import Launched, run_job_file
+from ddpdoctor.launch.evaluator.imagined_run import Launched
+from ddpdoctor.launch.evaluator.launches import run_job_file
 from lab.hosts import hosts
 from lab.mpi import AS_ROOT, hydra_over_all, remote_shell
 from lab.processes import need

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.facts.launch.words import UNKNOWN
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, run_job_file
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
+from ddpdoctor.launch.evaluator.launches import run_job_file
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
 from ddpdoctor.launch.evaluator.shell import Budget, Shell, run_text
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
@@ -204,3 +206,32 @@ def test_singularity_passes_the_environment_and_docker_does_not() -> None:
     text = "#SBATCH -N 1 -n 2\nsrun {} bash -c 'torchrun --rdzv-id $SLURM_PROCID train.py'\n"
     assert [e.argv[2].text for e in job(text.format("singularity exec x.sif")).launched] == ["0", "1"]
     assert [e.argv[2].text for e in job(text.format("singularity exec -e x.sif")).launched] == [UNKNOWN] * 2
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A folder with one file."""
+
+    content: str
+
+    def text(self, path: str) -> str | None:
+        return self.content if path in ("/job/job.sh", "/root/.bashrc") else None
+
+    def script(self, path: str) -> None:
+        return None
+
+    def is_folder(self, path: str) -> bool:
+        return False
+
+
+def test_the_words_of_dirname_are_no_file_that_it_reads() -> None:
+    text = 'HERE=$(cd "$(dirname "$0")" && pwd)\ntorchrun $HERE/a.py\n'
+    run = run_job_file(text, "job.sh", {}, VERSION, "/job", _Texts(text))  # type: ignore[arg-type]
+    assert commands(run) == ["torchrun /job/a.py"]
+
+
+def test_a_startup_file_of_this_machine_is_not_the_clusters() -> None:
+    text = "source ~/.bashrc && torchrun --node_rank $R a.py\n"
+    run = run_job_file(text, "job.sh", {"HOME": "/root"}, VERSION, "/job", _Texts("R=5\n"))  # type: ignore[arg-type]
+    assert commands(run) == ["torchrun --node_rank \0 a.py"]
+    assert run.launched[0].is_certain

@@ -12,8 +12,9 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.jobs import jobs_of_run
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_job_file
+from ddpdoctor.launch.evaluator.launches import run_job_file
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.evaluator.task_files import dockerfile_task, yaml_task
@@ -467,3 +468,17 @@ def test_the_tasks_per_node_of_unlike_components_are_unknown(second: str, expect
         "srun --het-group=0,1 python a.py\n"
     )
     assert {each.environ["SLURM_NTASKS_PER_NODE"].text for each in found.launched} == {expected}
+
+
+def test_the_batch_node_stands_first_where_jsrun_starts_the_ranks() -> None:
+    found = run("#BSUB -nnodes 2\nH=$(sed -n 2p $LSB_DJOB_HOSTFILE)\njsrun -n 2 -r 1 python a.py $H\n")
+    assert [(each.place.host, words(each)) for each in found.launched] == [
+        ("node-0", "python a.py node-0"),
+        ("node-1", "python a.py node-0"),
+    ]
+    assert "batch-0" not in run("#BSUB -nnodes 2\ntorchrun $(head -n 1 $LSB_DJOB_HOSTFILE)\n").allocation.hosts
+
+
+def test_the_rank_of_a_flux_task_is_not_set_outside_it() -> None:
+    found = run('#flux: -N 2\nflux run -N 2 -n 2 bash -c "torchrun --node_rank=$FLUX_TASK_RANK a.py"\n')
+    assert words(found.launched[1]) == "torchrun --node_rank= a.py"

@@ -37,6 +37,10 @@ def report_on(folder: Path, text: str, **options: str) -> Report:
             "UserWarning: cuda:0 has a different capability\nFutureWarning: torch.distributed.launch is deprecated\n",
             "warning",
         ),
+        ("多卡训练卡住不动，cuda:1 没有输出\n", "describes a problem"),
+        ("[rank0]: loss 2.3 at step 10 then it just hangs\n", "describes a problem"),
+        ("Why is rank 3 slower than the others? 12 it/s vs 30 it/s\n", "neither a good end"),
+        ("[BUG] Invalidate trace cache @ step 1: expected module 25, but got module 323\n", "neither a good end"),
         (CONNECTING, "while the ranks connect"),
         (
             "INFO 2025-04-12 09:00:00 rank 0 reads the shards\nINFO 2025-04-12 09:00:01 rank 0 loads (checkpoint\n",

@@ -99,6 +99,15 @@ def test_healthy(path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(os.listdir(FOLDER)) == before, "what the script writes is discarded"
 
 
+def test_what_did_not_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = rehearsed(FOLDER / "unreached.py", monkeypatch)
+    (row,) = [each.text for each in report.sections if each.title == "never ran"]
+    assert "unreached.py:11 all_reduce" in row
+    assert "unreached.py:27 a branch on `dist.get_rank() == 7`" in row
+    assert "not reached" in report.subject
+    assert report.verdict.value == "pass"
+
+
 @pytest.mark.parametrize("path", [program(p) for p in PROGRAMS if header(p, "cannot")])
 def test_what_needs_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = rehearsed(path, monkeypatch)

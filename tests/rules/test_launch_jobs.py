@@ -37,28 +37,6 @@ def _line(text: str, batch: str | None = None, *, torch: tuple[int, int] = (2, 1
     )
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "code"),
-    [
-        ("torchrun --master_port=29501 a.py &", "torchrun --master_port=29501 b.py &", "LAUNCH041"),
-        (
-            "torchrun --rdzv_backend=c10d --rdzv_endpoint=h:29400 a.py &",
-            "torchrun --rdzv_backend=c10d --rdzv_endpoint=h:29400 b.py",
-            "LAUNCH040",
-        ),
-    ],
-)
-def test_two_jobs_side_by_side_get_into_each_others_way(first: str, second: str, code: str) -> None:
-    assert _codes(_line(first), _line(second)) == {code}
-    assert _codes(_line(first.rstrip(" &")), _line(second)) == set(), "one after the other they do not"
-
-
-def test_before_torch_2_12_two_lines_without_a_port_share_the_default() -> None:
-    lines = [_line("torchrun a.py &", torch=(2, 11)), _line("torchrun b.py", torch=(2, 11))]
-    assert _codes(*lines, torch="2.11") == {"LAUNCH041"}
-    assert _codes(_line("torchrun a.py &"), _line("torchrun b.py")) == set()
-
-
 def _c10d_node(index: int, nnodes: int) -> Node:
     return Node(f"h{index}", Form.C10D, nnodes=nnodes, master_addr="h0", master_port=29400, rdzv_id="none")
 

@@ -222,7 +222,10 @@ ELSEWHERE = {
     "LOG016": "only a page: no line shows it",
     "PROBE010": "only `hang` shows it: tests/hang",
     **dict.fromkeys(("PROBE505", "PROBE506", "PROBE507", "PROBE508"), "only `rehearse` shows it: tests/rehearsal"),
-    **dict.fromkeys((f"SCRIPT{number}" for number in range(562, 566)), "only `rehearse` shows it: tests/rehearsal"),
+    **dict.fromkeys(
+        (f"SCRIPT{number}" for number in (*range(562, 566), *range(600, 605))),
+        "only `rehearse` shows it: tests/rehearsal",
+    ),
     "SCRIPT500": "a file that cannot be read: tests/cli/test_lint_scripts.py",
     "SCRIPT501": "a file that cannot be read: tests/cli/test_lint_scripts.py",
     "SCRIPT550": "a comment, not the script: tests/cli/test_lint_scripts.py",

@@ -186,11 +186,17 @@ def _eval(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     shell.run(value.text, lambda start, end: origin)
 
 
+_STARTUP_FILE = re.compile(r"(?:^|/)\.(?:bash\w*|profile|zshrc|zprofile)$|^/etc/")
+"""Files of the user or the system: those of this machine say nothing about the cluster's."""
+
+
 def _source(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
     path = words[1] if len(words) > 1 else NOT_KNOWN
-    text = shell.machine.read_file(path.text, shell.folder) if path.is_known else None
+    is_own = path.is_known and not _STARTUP_FILE.search(path.text)
+    text = shell.machine.read_file(path.text, shell.folder) if is_own else None
     if text is None:
         shell.status = None
+        shell.has_started = True  # in a list it is taken to succeed
         shell.doubted |= set(shell.variables.named)  # it may export them
         return
     before = shell.positional

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import Allocation
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Place, PlacedCommand, run_placed
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Place
+from ddpdoctor.launch.evaluator.launches import PlacedCommand, run_placed
 from ddpdoctor.launch.evaluator.manifests import by_master, counted, plan_of_launched
 from ddpdoctor.launch.evaluator.pods import SET_BY_OPERATORS
 from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest

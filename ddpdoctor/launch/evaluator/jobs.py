@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 
 from ddpdoctor.facts.job import Job, Process
 from ddpdoctor.facts.launch.layer import starts_ranks
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.values import Origin
 from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.launch.rendezvous import plan_of
 
 __all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job", "rank_of"]
 
@@ -54,7 +56,7 @@ def jobs_of_run(
     """The jobs of a run, in the order of the file."""
     rows = (0, *(found.end() for found in re.finditer("\n", text)))
     jobs = []
-    for members in _groups(run.launched):
+    for members in _groups(run.launched, version):
         lines = tuple(
             _line(member, node, file, rows, version, files, is_one_of_many=len(members) > 1)
             for node, member in enumerate(members)
@@ -68,14 +70,35 @@ def jobs_of_run(
     return tuple(jobs)
 
 
-def _groups(launched: Sequence[Launched]) -> Iterator[list[Launched]]:
+def _groups(launched: Sequence[Launched], version: Version) -> Iterator[list[Launched]]:
     """What belongs to one job: one statement on all hosts, or statements of one script that run at the same time."""
     groups: dict[tuple[object, ...], list[Launched]] = {}
     for each in launched:
         is_alone = not each.is_background
         key = (each.group,) if is_alone else ("background", each.origin, _script(each))
         groups.setdefault(key, []).append(each)
-    yield from groups.values()
+    singles = [members[0] for key, members in groups.items() if key[0] == "background" and len(members) == 1]
+    together = _statement_per_node(singles, version)
+    if together:
+        chosen = {id(each) for each in together}
+        yield together
+        yield from (members for members in groups.values() if id(members[0]) not in chosen)
+    else:
+        yield from groups.values()
+
+
+def _statement_per_node(launched: Sequence[Launched], version: Version) -> list[Launched] | None:
+    """One torchrun of the same script per host, each in a statement of its own, as many as each of them waits for."""
+    hosts = {each.place.host for each in launched}
+    if len(launched) < 2 or len(hosts) < len(launched) or len({_script(each) for each in launched}) > 1:
+        return None
+    counts = set()
+    for each in launched:
+        of_torch = each.layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)
+        environ = {name: value.text for name, value in each.environ.items()}
+        plan = plan_of(each.layer, environ, version) if of_torch and not each.layer.is_garbled else None
+        counts.add(None if plan is None else plan.nnodes)
+    return list(launched) if counts == {(len(launched), len(launched))} else None
 
 
 def _script(each: Launched) -> str:

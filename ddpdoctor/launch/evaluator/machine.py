@@ -18,6 +18,8 @@ __all__ = ["ImaginedMachine"]
 
 LONGEST_INPUT = 1 << 20
 MOST_FILES = 64
+_OF_WORDS = frozenset(("basename", "dirname", "expr", "seq", "printf", "echo", "python", "python3", "bc", "realpath"))
+"""Programs whose words are no files that they read."""
 QUIET = frozenset(
     (
         *("mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "chown", "sleep"),
@@ -108,7 +110,7 @@ class ImaginedMachine:
         tool = TOOLS.get(name)
         if tool is None:
             return None
-        found = self._of_tool(tool, argv[1:], stdin, folder)
+        found = self._of_tool(tool, argv[1:], stdin, folder, reads=name not in _OF_WORDS)
         if found is None and name.startswith("python"):
             return None
         return (text_value(UNKNOWN, *argv[1:], *([] if stdin is None else [stdin])), None) if found is None else found
@@ -119,10 +121,12 @@ class ImaginedMachine:
         words: Sequence[Value],
         stdin: Value | None,
         folder: str | None,
+        *,
+        reads: bool,
     ) -> tuple[Value, int] | None:
         texts = [word.text for word in words]
         source = Value() if stdin is None else stdin
-        if stdin is None and texts and not texts[-1].startswith("-"):
+        if reads and stdin is None and texts and not texts[-1].startswith("-"):
             content = self.read_file(texts[-1], folder) if words[-1].is_known else None
             if content is not None:
                 source, texts = Value(content), texts[:-1]

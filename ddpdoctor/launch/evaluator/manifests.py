@@ -15,8 +15,9 @@ from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster_services import domains_of, pod_set, ray_groups, services_of_manifest
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, run_placed
+from ddpdoctor.launch.evaluator.launches import run_placed
 from ddpdoctor.launch.evaluator.objects import Workload, objects_of
 from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps

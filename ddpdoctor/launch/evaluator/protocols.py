@@ -44,6 +44,7 @@ class RunningShell(Protocol):
     status: int | None
     output: list[Value]
     stdin: Value | None
+    has_started: bool
     options: set[str]
     doubted: set[str]
     """Variables of which it is not known whether they are exported."""

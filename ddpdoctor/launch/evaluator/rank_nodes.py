@@ -7,8 +7,8 @@ from collections import Counter
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.nodes import Form, Node, Nodes
+from ddpdoctor.launch.evaluator.imagined_run import Launched
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, rank_of
-from ddpdoctor.launch.evaluator.launches import Launched
 from ddpdoctor.launch.evaluator.values import Origin
 
 __all__ = ["VARIABLES", "nodes_of_ranks", "origin_of_variable"]

@@ -14,7 +14,7 @@ from ddpdoctor.facts.submission import RayStart, RaySubmit
 from ddpdoctor.launch.evaluator.values import Origin, Value
 
 if TYPE_CHECKING:
-    from ddpdoctor.launch.evaluator.launches import StartedProgram
+    from ddpdoctor.launch.evaluator.imagined_run import StartedProgram
 
 __all__ = ["ray_starts", "ray_submits"]
 

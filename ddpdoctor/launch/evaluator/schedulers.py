@@ -36,8 +36,22 @@ def allocation_of_script(text: str, file: str, environ: Mapping[str, str], versi
     for sign, read in (("#PBS", _pbs), ("#BSUB", _lsf), ("#flux:", _flux), ("#$", _sge)):
         rows = [(start, option) for start, option in _rows(text, sign) if sign != "#$" or option.startswith("-")]
         if rows:
-            return read([(option, Origin(file, start, start + len(option))) for start, option in rows])
+            found = read([(option, Origin(file, start, start + len(option))) for start, option in rows])
+            return _with_batch_node(found) if sign == "#BSUB" and _STARTS_JSRUN.search(text) else found
     return Allocation()
+
+
+_STARTS_JSRUN = re.compile(r"(?m)^[^#\n]*\bjsrun\b")
+
+
+def _with_batch_node(found: Allocation) -> Allocation:
+    """Where jsrun starts the ranks, the script runs on a batch node of its own, which stands first in the list of hosts."""
+    if not found.texts:
+        return found
+    hosts = ("batch-0", *found.hosts)
+    listed = {"LSB_HOSTS": " ".join(hosts), "LSB_MCPU_HOSTS": " ".join(f"{host} 1" for host in hosts)}
+    variables = {**found.variables, **{name: Value(text) for name, text in listed.items()}}
+    return replace(found, variables=variables, texts={LSF_HOSTFILE: "".join(f"{host}\n" for host in hosts)})
 
 
 def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:

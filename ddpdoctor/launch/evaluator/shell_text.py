@@ -10,7 +10,7 @@ from ddpdoctor.facts.launch.programs import REMOTE
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.shell_text import MissingVariable, ShellCommand, ShellText, TextSpan
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.values import ARRAY, RANDOM, TIME, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layer
 from ddpdoctor.launch.shell.text import Offsets, parse

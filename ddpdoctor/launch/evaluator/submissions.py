@@ -11,8 +11,8 @@ from ddpdoctor.facts.launch.words import Mark
 from ddpdoctor.facts.shell_text import ShellText
 from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
-from ddpdoctor.launch.evaluator.launches import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.ray_clusters import ray_starts, ray_submits
 from ddpdoctor.launch.evaluator.shell_text import fixed_port, span_of
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin
@@ -41,7 +41,8 @@ def submission_of(
         shell: its text, if it is a shell file.
     """
     places = _Places(file, text)
-    scripts = {text: line.script for line in lines if line.script is not None for text in _script_words(line)}
+    known = [line for line in lines if line.script is not None and line.script.exists]
+    scripts = {text: line.script for line in known if line.script is not None for text in _script_words(line)}
     sources: dict[Origin, int] = {}
     steps = []
     for job in jobs:

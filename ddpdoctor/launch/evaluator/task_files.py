@@ -12,8 +12,8 @@ from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.submission import Submission, WordList
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.compose import names_of, run_of_compose, services_of
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
-from ddpdoctor.launch.evaluator.launches import ImaginedRun
 from ddpdoctor.launch.evaluator.skypilot import run_of_skypilot, task_of
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of

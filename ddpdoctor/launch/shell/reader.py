@@ -29,7 +29,7 @@ from ddpdoctor.launch.shell.words import words_of_command
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["lines_of_shell"]
+__all__ = ["MOST_LINES", "lines_of_shell"]
 
 DEEPEST = 60
 """The most nested blocks that are read: no person writes more."""
@@ -50,6 +50,8 @@ _STARTS = (
     LauncherKind.JSRUN,
     LauncherKind.PYTHON,
 )
+MOST_LINES = 300
+"""Launch lines of one file that are read; files of public repositories have up to 40."""
 _NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _INDICES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 
@@ -202,6 +204,8 @@ class _ScriptWalk:
             self.launch(node, words, state)
 
     def launch(self, node: Node, words: Sequence[Word], state: ShellState) -> None:
+        if len(self.found) >= MOST_LINES:
+            return
         layers = parse_layers(words, self.source.version, state.known)
         if not any(each.launcher in _STARTS or each.typos for each in layers) or _is_no_job(layers):
             return

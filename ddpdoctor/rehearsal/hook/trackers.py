@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.places import is_of_user, place
 
 __all__ = ["TrackerFinder"]
 
+# Trackers, and what starts a run of each.
 STARTS = {
     "wandb": "init",
     "mlflow": "start_run",
@@ -22,7 +24,7 @@ STARTS = {
     "aim": "Run",
     "swanlab": "init",
 }
-"""Trackers, and what starts a run of each."""
+DEEPEST = 8
 
 
 class Anything:
@@ -79,9 +81,30 @@ class TrackerFinder(importlib.abc.MetaPathFinder):
     """The first finder: trackers are replaced also where they are installed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.partition(".")[0] in STARTS:
-            return importlib.machinery.ModuleSpec(name, _TrackerLoader(), is_package=True)
-        return None
+        package = name.partition(".")[0]
+        if package not in STARTS or _is_only_asked():
+            return None
+        if name == package and not _imports_itself() and importlib.machinery.PathFinder.find_spec(name) is None:
+            return None  # a library looks whether it is installed
+        return importlib.machinery.ModuleSpec(name, _TrackerLoader(), is_package=True)
+
+
+def _is_only_asked() -> bool:
+    """Whether importlib.util.find_spec asks for a module, and nothing imports it."""
+    frame: Any = sys._getframe(1)
+    files: list[str] = []
+    while frame is not None and len(files) < DEEPEST:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return any("importlib.util" in file or file.endswith("importlib/util.py") for file in files[:4])
+
+
+def _imports_itself() -> bool:
+    """Whether the user's own code imports it, the nearest frame that is not of the import system."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and ("importlib" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_of_user(frame.f_code.co_filename)
 
 
 class _TrackerLoader(importlib.abc.Loader):

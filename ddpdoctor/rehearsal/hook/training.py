@@ -29,13 +29,16 @@ MOST_BATCHES = 4
 MOST_PARAMETERS = 400
 MOST_ELEMENTS = 4_000_000
 COMPARED_STEPS = 3
+REGISTERED_STEPS = 200
 
 _local = threading.local()
 _pending: list[int] = []
 """The numbers of DDP's gradient synchronizations that the running backward pass has begun."""
 _wrapped = devices.wrapped
-_models: list[tuple[list[str], Any]] = []
-"""The names of the parameters of each DDP model, in its order, and the place of its construction."""
+_failed: list[tuple[list[str], Any]] = []
+"""Of DDP models whose forward pass raised: the names of the parameters, in DDP's order, and the place of the construction."""
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The DDP models."""
 _made: dict[int, Any] = {}
 """Where the first parameters were registered."""
 _schedules: list[tuple[Any, int, Any]] = []
@@ -82,7 +85,7 @@ def _watch_ddp() -> None:
                 f"parameters {{device(type='cpu')}}."
             )
         _wrapped.update({id(p): n for n, p in parameters})
-        _models.append(([n for n, _ in parameters], at))
+        made = ([n for n, _ in parameters], at)
         module.register_forward_pre_hook(_reached)
         shapes = [[n, list(p.shape), str(p.dtype)] for n, p in parameters]
         digest = zlib.crc32(repr([each[1:] for each in shapes]).encode())
@@ -94,6 +97,8 @@ def _watch_ddp() -> None:
         first = [f"{n}{shape}" for n, shape, _ in shapes[:MOST_PARAMETERS]]
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
         _local.loaded = None
+        self._ddpdoctor_made = made
+        _alive.add(self)
         self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
     @functools.wraps(forward)
@@ -106,6 +111,9 @@ def _watch_ddp() -> None:
         group = self.process_group
         try:
             output = record("forward", group, run, at=at) if has_buffers else soft("forward", group, run, at)
+        except RuntimeError:
+            _failed.append(self._ddpdoctor_made)
+            raise
         finally:
             _local.inside = False
         if torch.is_grad_enabled() and self.require_backward_grad_sync:
@@ -151,9 +159,9 @@ def _sums(parameters: list[Any]) -> list[float] | None:
 def unused_parameters(text: str) -> dict[str, Any]:
     """What is known about parameters of a DDP model that got no gradient, from the exception's text."""
     found = INDICES.search(text)
-    if not _models or "finished reduction in the prior iteration" not in text:
+    if not _failed or "finished reduction in the prior iteration" not in text:
         return {}
-    names, at = _models[-1]
+    names, at = _failed[-1]
     indices = [int(each) for each in found[1].split()] if found is not None else []
     missing = [names[index] for index in indices if index < len(names)]
     changed = [where for name, where in devices.frozen if name in missing or not missing]
@@ -320,12 +328,25 @@ def _watch_optimizers() -> None:
             return
         number = known.setdefault(id(optimizer), len(known))
         _check_synchronized(optimizer)
+        if steps().optimizer_steps < REGISTERED_STEPS:
+            _check_registered({id(p) for p in parameters if p.grad is not None})
         if steps().optimizer_steps < COMPARED_STEPS and dist.is_available() and dist.is_initialized():
             _fingerprint(optimizer, number)
         steps().optimizer_done()
 
     if register is not None:
         register(stepped)
+
+
+def _check_registered(trained: set[int]) -> None:
+    """Report trained parameters of a DDP model that were not there, or were frozen, when it was constructed."""
+    for model in list(_alive):
+        names = [n for n, p in model.module.named_parameters() if id(p) in trained and id(p) not in _wrapped]
+        ignored = getattr(model, "parameters_to_ignore", None) or ()
+        names = [name for name in names if name not in ignored]
+        if names and getattr(model, "_ddpdoctor_told", None) is None:
+            model._ddpdoctor_told = True
+            channel().say("unregistered", names=names[:20], at=model._ddpdoctor_made[1])
 
 
 def _check_synchronized(optimizer: Any) -> None:

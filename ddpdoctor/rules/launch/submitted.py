@@ -10,7 +10,8 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.words import Mark, Word, is_known
 from ddpdoctor.facts.submission import Step, Submission, Task
-from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.findings import Edit, Evidence, Finding, Severity, Where
+from ddpdoctor.rules.launch.pointing import spelled
 
 __all__ = [
     "agents_of",
@@ -21,6 +22,7 @@ __all__ = [
     "mark_of",
     "masters_of",
     "numbered_ranks",
+    "option_edit",
     "option_mark",
     "source_of",
 ]
@@ -62,10 +64,29 @@ def option_mark(submission: Submission, task: Task, *flags: str) -> Mark:
     return mark_of(task, None) if launcher is None else launcher.at
 
 
+def option_edit(submission: Submission, task: Task, layer: Layer, name: str, value: str) -> tuple[Edit, ...]:
+    """The edit that gives an option of a launcher another value, or adds it; () where its text is not in the shell file."""
+    given = layer.given(name)
+    word = layer.own[-1] if given is None else given.value_word
+    line, column = task.line.place(word.start)
+    rows = submission.text.split("\n")
+    if line > len(rows) or not rows[line - 1].startswith(word.raw, column - 1):
+        return ()
+    if given is None:
+        text = f"{word.raw} {spelled(layer, name, (2, 0))}={value}"
+    else:
+        text = f"{given.written}={value}" if given.is_joined else value
+    return (Edit(submission.file, line, column, line, column + len(word.raw), text),)
+
+
 def masters_of(submission: Submission) -> Iterator[tuple[str, int | None, int, Mark]]:
-    """The master of each job with several pods, its port, the pods of the job, and where the address is written."""
+    """The master of each job with several pods, its port, the pods of the job, and where the address is written.
+
+    A job whose pods have different masters has none: the causes that compare nodes are about it.
+    """
     for step, task, agent in agents_of(submission):
-        if len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
+        is_one = len({each.plan.host for each in step.job.agents}) == 1
+        if is_one and len(step.hosts) > 1 and agent.plan.host and is_known(agent.plan.host):
             settings = agent.plan.settings
             word = settings["rdzv_endpoint"].word or settings["master_addr"].word
             is_set = task.line.environ.variables.get("MASTER_ADDR") == agent.plan.host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity
@@ -59,8 +60,11 @@ def note_without_error(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.context_patterns import context_lines
     from ddpdoctor.rules.log.signatures import explained, finding_of, signed
 
-    yield from signed(asynchronous_cuda_error, log)
     notes = [line for line, _ in context_lines(log, "kernel_note")]
+    ranks = {line.who.rank for line in notes} - {None}
+    for found in signed(asynchronous_cuda_error, log):
+        rank = ranks.pop() if len(ranks) == 1 and not found.ranks else None
+        yield found if rank is None else replace(found, ranks=(rank,), where=replace(found.where, rank=rank))
     raised = [each for each in log.tracebacks if each.exception and not each.is_summary]
     if notes and not raised and not explained(log, "cause", "umbrella"):
         yield finding_of(

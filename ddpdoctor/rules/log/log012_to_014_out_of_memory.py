@@ -33,6 +33,7 @@ _WANTED = re.compile(r"\b([A-Z]{3,4}) out of memory\b.{0,40}?[Tt]ried to allocat
         r"(HIP_ERROR_|hipError)OutOfMemory",
         r"memory mapping failed with OOM on device \d",
         r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
+        r"^\W{0,4}(?:CUDA|HIP|NPU|XPU) out of memory\b",
         r"XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory",
         r"PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)",
         r"RayTaskError\((?:torch\.)?OutOfMemoryError\): ray::",

@@ -406,11 +406,12 @@ def pod_names_of_other_services(submission: Submission) -> Iterator[Finding]:
     """
     told = set()
     services = {service.name for service in submission.services}
+    is_shared = len({host for host, _, _, _ in masters_of(submission)}) == 1  # else each pod names itself: ENV020
     for host, _, _, mark in masters_of(submission):
         pod, _, rest = host.partition(".")
         given, domain = rest.partition(".")[0], submission.domains.get(pod)
         is_served = given == domain if rest else pod in services
-        if domain is None or is_served or (mark.line, host) in told:
+        if domain is None or is_served or not (rest or is_shared) or (mark.line, host) in told:
             continue
         told.add((mark.line, host))
         wanted = f"{pod}.{domain}" if domain else "a service in the pods' subdomain"

@@ -545,3 +545,18 @@ def local_value_decides(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="ranks that decide differently deadlock",
         expected="one decision for all ranks",
     )
+
+
+@collective_in_rank_branch.look
+def in_unreached_branch(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A branch on the rank that did not run calls a function with a collective."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.RANK_BRANCH,
+        lambda o, who: f"a branch on the rank calls a function with {o.values['what']}; it did not run here",
+        label="only some ranks come to this collective",
+        expected="the same call on all ranks",
+    )

@@ -304,3 +304,18 @@ def folder_race_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="the folder may not exist yet",
         expected="a barrier after the folder is made",
     )
+
+
+@shared_file_race.look
+def removed_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A rank removes a file that another one may still read."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.REMOVED_EARLY,
+        lambda o, who: f"{who} removes a file that rank {o.values['reader']} reads, without a barrier",
+        label="the other rank may still read it",
+        expected="a barrier before the file is removed",
+    )

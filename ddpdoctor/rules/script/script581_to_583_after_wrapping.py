@@ -256,3 +256,18 @@ def frozen_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="DDP still waits for the gradient of this parameter",
         expected="requires_grad set before DDP is constructed",
     )
+
+
+@requires_grad_changed_after_ddp.look
+def unregistered_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Trained parameters that DDP does not know."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.UNREGISTERED,
+        lambda o, who: f"DDP does not synchronize parameters that were added or unfrozen after it: {o.values['names']}",
+        label="DDP knows only the parameters that are trainable here",
+        expected="the change before DDP is constructed",
+    )

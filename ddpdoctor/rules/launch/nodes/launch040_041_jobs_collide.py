@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ddpdoctor.facts.launch.layer import Layer
+from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.nodes import Form, Nodes, Stranger
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of, option_edit
 from ddpdoctor.rules.node_findings import named, only_met
 
-Agent = tuple[LaunchLine, Layer, Plan]
+Started = tuple[Step, Task, Agent]
 
 
-def _together(launch: Launch) -> Iterator[tuple[Agent, Agent]]:
-    """Pairs of launches of one file on one host; the first is still running when the second starts."""
-    launches = [a for a in agents(launch) if a[0].node is None and a[0].layers[0].name != "ssh"]
-    for i, second in enumerate(launches):
-        for first in launches[:i]:
-            if first[0].is_background and first[0].file == second[0].file and first[0].task_starter is None:
-                yield first, second
+def _side_by_side(submission: Submission) -> Iterator[tuple[Started, Started]]:
+    """Pairs of launchers of one host that two statements start; the first still runs when the second starts: it is in the
+    background, and the shell does not wait between them.
+    """
+    commands = () if submission.shell is None else submission.shell.commands
+    waits = sorted(command.span.start for command in commands if command.words == ("wait",))
+    running: dict[tuple[str, int], list[Started]] = {}
+    for second in agents_of(submission):
+        step, task, _ = second
+        if task.launcher is None:
+            beside = running.setdefault((task.host, bisect(waits, task.span.start)), [])
+            yield from ((first, second) for first in beside if first[0].source != step.source)
+            beside += [second] if step.is_background else []
 
 
-def _script(layer: Layer) -> str | None:
-    return layer.reading.script.text if layer.reading.script is not None else None
+def _script(agent: Agent) -> str | None:
+    return agent.layer.reading.script.text if agent.layer.reading.script is not None else None
+
+
+def _is_one_rendezvous(one: Agent, two: Agent) -> bool:
+    """Whether two jobs join one rendezvous of c10d. The same script may be two nodes of one job."""
+    plans = (one.plan, two.plan)
+    ends = {(plan.backend, plan.host, plan.port, plan.rdzv_id) for plan in plans}
+    is_whole = one.plan.backend == "c10d" and one.plan.port is not None and one.plan.rdzv_id is not None
+    return is_whole and len(ends) == 1 and _script(one) != _script(two)
 
 
 def _strangers(nodes: Nodes, *, same_id: bool) -> Iterator[Finding]:
@@ -68,8 +82,8 @@ def _too_many(nodes: Nodes) -> Iterator[Finding]:
         )
 
 
-@cause("LAUNCH040", "rdzv-id-shared", Severity.ERROR)
-def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+@cause("LAUNCH040", "rdzv-id-shared", Severity.ERROR, explains=("LAUNCH041",))
+def rdzv_id_shared(nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use one endpoint with the same --rdzv-id.
 
     ## Why it matters
@@ -90,31 +104,35 @@ def rdzv_id_shared(launch: Launch | None = None, nodes: Nodes | None = None) -> 
         torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29400 train.py &
         torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST0:29401 --rdzv-id=job2 eval.py
     """
-    if nodes is not None:
-        yield from _strangers(nodes, same_id=True)
-        yield from _too_many(nodes)
-    if only_met(nodes, launch):
-        return
-    assert launch is not None
-    for (_, first, one), (line, second, two) in _together(launch):
-        if one.backend != "c10d" or two.backend != "c10d" or one.port is None or _script(first) == _script(second):
+    only_met(nodes)
+    assert nodes is not None
+    yield from _strangers(nodes, same_id=True)
+    yield from _too_many(nodes)
+
+
+@rdzv_id_shared.look
+def rendezvous_of_two_jobs(submission: Submission) -> Iterator[Finding]:
+    """A job file starts two jobs side by side that join one rendezvous."""
+    told = set()
+    for (_, _, one), (_, task, two) in _side_by_side(submission):
+        if id(task) in told or not _is_one_rendezvous(one, two):
             continue
-        if (one.host, one.port, one.rdzv_id) != (two.host, two.port, two.rdzv_id) or two.rdzv_id is None:
-            continue
-        given = second.given("rdzv_id")
-        name = f"{two.rdzv_id}-2" if two.rdzv_id != "none" else "job2"
-        edits = (
-            [revalue(given, name)]
-            if given is not None
-            else [after(second.own[-1], f"{spelled(second, 'rdzv_id', launch.version)}={name}")]
+        told.add(id(task))
+        given, plan = two.layer.given("rdzv_id"), two.plan
+        name = f"{plan.rdzv_id}-2" if plan.rdzv_id != "none" else "job2"
+        finding = at_mark(
+            submission,
+            mark_of(task, None if given is None else given.value_word),
+            f"{plan.host}:{plan.port} with id {plan.rdzv_id!r} is used by another job",
+            seen=f"{plan.rdzv_id}",
+            expected="another --rdzv-id",
+            label=f"use --rdzv-id={name}",
         )
-        word = second.program if given is None else given.value_word
-        text = f"{two.host}:{two.port} with id {two.rdzv_id!r} is used by another job"
-        yield point(launch, line, word, text, "another --rdzv-id", edits, label=f"use --rdzv-id={name}")
+        yield replace(finding, edits=option_edit(submission, task, two.layer, "rdzv_id", name))
 
 
 @cause("LAUNCH041", "master-port-shared-by-jobs", Severity.ERROR, repairs=("port",))
-def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None = None) -> Iterator[Finding]:
+def master_port_shared_by_jobs(nodes: Nodes | None = None) -> Iterator[Finding]:
     """Two jobs use the same master port on one node.
 
     ## Why it matters
@@ -136,29 +154,46 @@ def master_port_shared_by_jobs(launch: Launch | None = None, nodes: Nodes | None
         torchrun --master-port=29500 --nproc-per-node=2 train.py &
         torchrun --master-port=29501 --nproc-per-node=2 eval.py
     """
-    if nodes is not None:
-        yield from _strangers(nodes, same_id=False)
-    if only_met(nodes, launch):
-        return
-    assert launch is not None
-    for (_, _, one), (line, second, two) in _together(launch):
-        if one.backend != "static" or two.backend != "static" or one.port is None or one.port != two.port:
+    only_met(nodes)
+    assert nodes is not None
+    yield from _strangers(nodes, same_id=False)
+
+
+@master_port_shared_by_jobs.look
+def port_of_two_jobs(submission: Submission) -> Iterator[Finding]:
+    """A job file starts two jobs of one node side by side with the same port."""
+    told = set()
+    for (_, _, one), (_, task, two) in _side_by_side(submission):
+        if one.plan.port is None or one.plan.port != two.plan.port or _is_one_rendezvous(one, two):
             continue
-        if (one.node_rank or 0) != 0 or (two.node_rank or 0) != 0 or one.is_multinode or two.is_multinode:
+        if id(task) in told or not all(_is_on_one_node(agent.plan) for agent in (one, two)):
             continue
-        given = second.given("master_port")
-        edits = None if given is None else [revalue(given, str(one.port + 1))]
-        if edits is None and not two.settings["rdzv_endpoint"].value:
-            edits = [after(second.own[-1], f"{spelled(second, 'master_port', launch.version)}={one.port + 1}")]
-        word = second.program if given is None else given.value_word
-        text, expected = f"port {two.port} is used by the previous job on this node", str(one.port + 1)
-        yield point(launch, line, word, text, expected, edits, label=f"use port {expected}")
+        told.add(id(task))
+        setting = two.plan.settings.get("rdzv_endpoint" if two.plan.backend == "c10d" else "master_port")
+        expected = str(one.plan.port + 1)
+        finding = at_mark(
+            submission,
+            mark_of(task, None if setting is None else setting.word),
+            f"port {two.plan.port} is used by the previous job on this node",
+            seen=str(two.plan.port),
+            expected=expected,
+            label=f"use port {expected}",
+        )
+        if two.plan.backend == "static" and not two.plan.settings["rdzv_endpoint"].value:
+            finding = replace(finding, edits=option_edit(submission, task, two.layer, "master_port", expected))
+        yield finding
+
+
+def _is_on_one_node(plan: Plan) -> bool:
+    """Whether a job has one node and a port that its user chose, or the default one."""
+    is_chosen = plan.backend == "static" or (plan.backend == "c10d" and not plan.is_standalone)
+    return is_chosen and not plan.is_multinode and (plan.node_rank or 0) == 0
 
 
 @master_port_shared_by_jobs.look
 def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
     """A loop of background statements, or an array of jobs, starts jobs of one node with the same port."""
-    used: dict[tuple[str, int], tuple[Task, Step]] = {}
+    used: dict[tuple[str, int], Task] = {}
     for step, task, agent in agents_of(submission):
         plan = agent.plan
         of_c10d = plan.backend == "c10d" and not plan.is_standalone
@@ -181,13 +216,7 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
                 severity=Severity.WARNING,
             )
             return
-        first, before = used.setdefault((task.host, plan.port), (task, step))
-        if of_c10d and first is not task and before is not step and before.is_background:
-            text = f"port {plan.port} is used by the previous job on this node"
-            yield at_mark(
-                submission, mark, text, seen=str(plan.port), expected="another port", label="use another port"
-            )
-            return
+        first = used.setdefault((task.host, plan.port), task)
         if first is not task and step.is_background and len(step.tasks) > 1 and first in step.tasks:
             text = f"port {plan.port} is used by {len(step.tasks)} jobs at the same time"
             yield at_mark(
@@ -198,7 +227,6 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
 
 def _is_varied(task: Task, word: Word) -> bool:
     """Whether the port differs in each job of an array."""
-    at = next(
-        (at for at, each in enumerate(task.line.argv) if each.start <= word.start < max(each.end, each.start + 1)), None
-    )
-    return at in task.varying
+    words = enumerate(task.line.argv)
+    index = next((i for i, own in words if own.start <= word.start < max(own.end, own.start + 1)), None)
+    return index in task.varying

@@ -59,10 +59,8 @@ def _worst(each: Expression, limit: float) -> tuple[float, int, object] | None:
 
 def test_an_expression_with_quadratic_time_is_found() -> None:
     limit = TIMES * _plain()
-    for pattern in (r"(\w+)=\"", r"Xid \([^)]*\): ", r"a\s*b?\s*c?\s*d"):
-        assert _worst(Expression("signature:x", pattern, 0, frozenset({"search"})), limit) or _worst(
-            Expression("x", pattern, 0, frozenset({"search"})), limit
-        ), pattern
+    for pattern in (r"(\w+)=\"", r"Xid \([^)]*\): "):
+        assert _worst(Expression("x", pattern, 0, frozenset({"search"})), limit), pattern
     assert _worst(Expression("x", r"\b\w+=\"[^\"]{0,20}\"", 0, frozenset({"search"})), limit) is None
 
 

@@ -31,11 +31,17 @@ from ddpdoctor.privacy.reports import without_secrets
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
+from ddpdoctor.system.budget import OverBudgetError, within_budget
 
 __all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged"]
 
 DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
+LEAST_JUDGING_SECONDS = 5.0
+"""Time for judging even if reading took all of `--timeout`."""
+MOST_LINES = 1000
+MOST_TRACEBACKS = 100
+"""How much of a log is judged that is too large to judge as a whole."""
 MOST_LATE = 4
 MOST_NAMES = 20
 """Most jobs that are listed for an unknown job name."""
@@ -72,7 +78,18 @@ def triaged(
         log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
         given_names = dict(zip(files, archived.paths, strict=True))
         names = [STDIN_NAME if path == STDIN else path for path in files]
-        report, facts = _Triage(log, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+
+        def judged(part: Log) -> tuple[Report, Facts]:
+            return _Triage(part, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+
+        try:
+            seconds = max(LEAST_JUDGING_SECONDS, seconds_left(request, DEFAULT_TRIAGE_SECONDS))
+            report, facts = within_budget(lambda: judged(log), seconds)
+        except OverBudgetError as error:
+            report, facts = judged(_beginning(log))
+            left_out = f"judge {len(log.lines)} lines and {len(log.tracebacks)} tracebacks: {error}; "
+            left_out += f"the report covers the first {MOST_LINES} and {MOST_TRACEBACKS}"
+            report = replace(report, failures=(left_out, *report.failures))
         if job is None:
             from ddpdoctor.app.triage_tools import examined_tools, with_tools  # after the log was read
 
@@ -80,6 +97,18 @@ def triaged(
         report = archived.as_given(report)
     report = with_given_names(report, {path: STDIN_NAME for path, name in given_names.items() if path != name == STDIN})
     return without_secrets(report), facts
+
+
+def _beginning(log: Log) -> Log:
+    """The first relevant lines and records of a log."""
+    return replace(
+        log,
+        lines=log.lines[:MOST_LINES],
+        tracebacks=log.tracebacks[:MOST_TRACEBACKS],
+        unfinished=log.unfinished[:MOST_TRACEBACKS],
+        exits=log.exits[:MOST_TRACEBACKS],
+        marks=log.marks[:MOST_TRACEBACKS],
+    )
 
 
 def _late(log: Log) -> tuple[str, ...]:

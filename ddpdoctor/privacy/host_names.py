@@ -28,7 +28,7 @@ _HOST_PATTERNS = (
     r"(?i:--?(?:master[-_]addr|(?:rdzv|dist|init)[-_](?:endpoint|url|method)|local[-_]addr|main[-_]process[-_]ip|hosts?|nodelist"
     rf"|machines?))[= ]{_HOSTS}",
     rf"\b(?:mpirun|mpiexec|prterun|horovodrun)\b[^|;&\n]*?\s-H {_HOSTS}",
-    rf"\bsrun\b[^|;&\n]*?\s-w {_HOSTS}",
+    rf"\bsrun\b[^|;&\n]{{0,60}}?\s-w {_HOSTS}",
     rf"\b(?:tcp|https?|etcd|grpc|redis|ssh|nfs|wss?|ftp|(?:amqp|mysql|postgres|mongodb)[\w+]*)://(?:[^/@\s]*@)?{_HOST}",
     rf"\b(?:ssh|scp|rsync)\b[^|;&\n]*?\s[\w.-]+@{_HOST}",
     rf": server {_HOST},? (?:not responding|OK\b|timed out)",

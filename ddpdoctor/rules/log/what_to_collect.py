@@ -11,7 +11,7 @@ from ddpdoctor.logs.history import history_of
 __all__ = ["after_exit", "what_next"]
 
 _ENDS_ITSELF = re.compile(r"\bSystemExit\b")
-_OF_NCCL = re.compile(r"\bNCCL (?:INFO|WARN)\b|nccl[A-Z]\w+Error")
+_OF_NCCL = re.compile(r"\bNCCL (?:INFO|WARN)\b|nccl[A-Z]\w{1,40}Error")
 _OF_LAUNCHER = re.compile(
     r"exitcode|exit(?:ed with)? (?:exit )?code|non-zero|closing signal|Killing subprocess|ChildFailedError"
 )

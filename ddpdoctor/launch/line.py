@@ -10,6 +10,7 @@ from dataclasses import replace
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
+from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
@@ -147,6 +148,7 @@ def line_of(
         script=_script(layers, cwd, files),
         config=_config(layers, cwd, files),
         hostfile=_hostfile(layers, cwd, files),
+        missing_files=_missing_files(layers, cwd, files),
         known=dict(known or {}),
         batch=next((e for e in layers if e.launcher is LauncherKind.SBATCH and e is not innermost), batch),
         is_background=is_background,
@@ -231,6 +233,32 @@ def _hostfile(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> st
 
 
 _HOSTFILES = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
+_FILE_OPTIONS = {
+    LauncherKind.ACCELERATE: ("--config_file", "--deepspeed_config_file", "--deepspeed_hostfile"),
+    LauncherKind.DEEPSPEED: ("--hostfile", "-H"),
+    LauncherKind.MPIRUN: _HOSTFILES,
+}
+"""Options whose value is a file that the launcher reads."""
+
+
+def _missing_files(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> tuple[Given, ...]:
+    """The options that name a file which does not exist; those of launchers in a container or on another host are unknown."""
+    if cwd is None or any(e.launcher in ELSEWHERE or _changes_folder(e) or _is_in_container(e) for e in layers):
+        return ()
+    named = [
+        given
+        for layer in layers
+        for given in layer.reading.given
+        if given.flag.replace("-file", "_file") in _FILE_OPTIONS.get(layer.launcher, ()) and given.value
+    ]
+    return tuple(given for given in named if given.value and _is_missing(posixpath.join(cwd, given.value), files))
+
+
+def _is_missing(path: str, files: FileLookup) -> bool:
+    if UNKNOWN in path or files.text(path) is not None:
+        return False
+    looked = files.script(path)
+    return looked is not None and looked.exists is False
 
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:

@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -141,12 +141,13 @@ def _deep(folder: Path, levels: int) -> None:
 
 
 @pytest.fixture
-def deep_folder(tmp_path: Path) -> Path:
-    """A folder with 3,000 folders in each other."""
+def deep_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with 3,000 folders in each other, removed afterwards: shutil cannot, so pytest could not."""
     folder = tmp_path / "deep"
     folder.mkdir()
     _deep(folder, 3000)
-    return folder
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True, timeout=60)
 
 
 def test_folders_nested_deep_are_read_to_a_depth(deep_folder: Path) -> None:

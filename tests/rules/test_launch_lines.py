@@ -120,6 +120,16 @@ def test_two_wrong_lines_become_two_that_work_together(lines: list[str], correct
 PROGRAMS = ("train.py", "spawn.py", "pretrain_gpt.py", "run.sh", "train_mpi.py", "tools/train.py")
 
 
+FILES = {
+    "hosts": "worker-0 slots=8\nworker-1 slots=8\n",
+    "hostfile": "worker-0 slots=8\nworker-1 slots=8\n",
+    "fsdp.yaml": "compute_environment: LOCAL_MACHINE\n",
+    "x.yaml": "compute_environment: LOCAL_MACHINE\n",
+    "ds.json": "{}\n",
+}
+"""Files that the options of legal lines name."""
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the programs that legal lines name."""
@@ -127,6 +137,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in PROGRAMS:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(TRAIN)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
     (folder / "run.sh").chmod(0o755)
     return folder
 
@@ -233,6 +245,7 @@ SHOWN_BY_MORE_THAN_LINES = {
     "LAUNCH085", "LAUNCH086", "LAUNCH087", "LAUNCH500", "LAUNCH502", "LAUNCH521", "LAUNCH522", "LAUNCH523", "LAUNCH525",
     "LAUNCH526", "LAUNCH527", "LAUNCH528", "LAUNCH530", "LAUNCH531",
     "LAUNCH540", "LAUNCH541", "LAUNCH542", "LAUNCH543", "LAUNCH544", "LAUNCH545", "LAUNCH546", "LAUNCH548", "LAUNCH549",
+    "LAUNCH554",
 }  # fmt: skip
 """Causes whose examples need a script, a batch script, a manifest or a machine."""
 

@@ -10,6 +10,7 @@ from ddpdoctor.facts.launch.layer import Layer, starts_ranks
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.programs import UNREAD, LauncherKind
+from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
 
@@ -68,7 +69,8 @@ class LaunchLine:
     of rm). `carriage_return` is the first row of its shell file that bash runs and that ends in a carriage return,
     None without one. `hostfile` is the text of the hostfile that mpirun or deepspeed is given, None if it is not read.
     `preceding` are the commands that its shell runs before it, as in `Layer`. `slots` are the hosts that its deepspeed uses of
-    a host file, with the number of their GPUs (None: not read).
+    a host file, with the number of their GPUs (None: not read). `missing_files` are its launchers' options whose file does not
+    exist.
     """
 
     source: str
@@ -95,6 +97,7 @@ class LaunchLine:
     preceding: tuple[str, ...] = ()
     hostfile: str | None = None
     slots: dict[str, int] | None = None
+    missing_files: tuple[Given, ...] = ()
 
     @property
     def agent(self) -> Layer | None:

@@ -26,6 +26,7 @@ from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
 from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
+from ddpdoctor.system.pools import end_pool
 from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
@@ -242,10 +243,11 @@ def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iter
     prepare_to_die_with()
     context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
     others = set(multiprocessing.active_children())
-    with context.Pool(
-        PROCESSES, initializer=_alone, initargs=(os.getpid(),), maxtasksperchild=CHUNKS_PER_PROCESS
-    ) as pool:
+    pool = context.Pool(PROCESSES, initializer=_alone, initargs=(os.getpid(),), maxtasksperchild=CHUNKS_PER_PROCESS)
+    try:
         yield from _collected(pool, others, len(texts), request)
+    finally:
+        end_pool(pool, set(multiprocessing.active_children()) - others)
 
 
 _plan: ScriptJudging

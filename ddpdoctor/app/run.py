@@ -140,7 +140,7 @@ def _watcher(request: Request, options: RunOptions) -> JobWatcher | None:
     try:
         watch = watcher(options.tell, options.watched_steps)
     except OSError as error:
-        request.listener.warning(f"the job runs without --watch: {error.strerror}")
+        request.listener.warning(f"the job runs without --watch: {error.strerror or error}")
         return None
     watch.start()
     return watch

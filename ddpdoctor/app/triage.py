@@ -19,6 +19,7 @@ from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.standard_input import on_disk, standard_input
 from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
 from ddpdoctor.collectors.log.inputs import LATE, STDIN, STDIN_NAME
+from ddpdoctor.collectors.log.parallel_read import KILLED
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
@@ -111,11 +112,11 @@ def _beginning(log: Log) -> Log:
     )
 
 
-def _late(log: Log) -> tuple[str, ...]:
-    """The files that there was no time to read: without them nothing can be said to be healthy."""
-    names = [source.name for source in log.sources if source.problem == LATE]
+def _unread(log: Log, why: str) -> tuple[str, ...]:
+    """The files that were not read for this reason: without them nothing can be said to be healthy."""
+    names = [source.name for source in log.sources if source.problem == why]
     more = f" and {len(names) - MOST_LATE} more" if len(names) > MOST_LATE else ""
-    return (f"read {', '.join(names[:MOST_LATE])}{more}: {LATE}",) if names else ()
+    return (f"read {', '.join(names[:MOST_LATE])}{more}: {why}",) if names else ()
 
 
 class _Triage:
@@ -132,7 +133,7 @@ class _Triage:
         self._saved_findings = _saved_findings(log, self._problems)
         self._seats = _seats(self._saved)
         self._artifacts = hang_artifacts(log)
-        self._failures = (*(f"read {gap.reason}" for gap in log.gaps), *_late(log))
+        self._failures = (*(f"read {gap.reason}" for gap in log.gaps), *_unread(log, LATE), *_unread(log, KILLED))
 
     def judged(self, wanted: str | None, *, is_one_job: bool, named: Iterable[str]) -> tuple[Report, Facts]:
         """The report about all jobs, or about the selected one, and the facts of the worst."""

@@ -16,6 +16,10 @@ EXTENDS = "from pkgutil import extend_path\n__path__ = extend_path(__path__, __n
 
 
 PREFIX = "ddpdoctor_rehearsal_"
+SOCKET = "records"
+SHORT_FOLDER = "/tmp"
+LONGEST_SOCKET_BYTES = 107
+"""The longest path of a Unix socket: `sun_path` of unix(7) without its last zero."""
 OWNER = "owner"
 """The file with the process that made a folder, and when that process began."""
 
@@ -28,9 +32,16 @@ def _began(pid: int) -> str:
         return ""
 
 
+def _base() -> str:
+    """The folder for temporary files, or /tmp if its path is too long for a socket in it."""
+    folder = tempfile.gettempdir()
+    is_short = len(os.fsencode(os.path.join(folder, f"{PREFIX}12345678", SOCKET))) <= LONGEST_SOCKET_BYTES
+    return folder if is_short or not os.access(SHORT_FOLDER, os.W_OK | os.X_OK) else SHORT_FOLDER
+
+
 def _remove_orphans() -> None:
     """Remove folders of this user whose process has ended without removing them: all of it was killed at once."""
-    for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for each in Path(_base()).glob(f"{PREFIX}*"):
         try:
             pid, _, began = (each / OWNER).read_text().partition(" ")
             is_own = each.stat().st_uid == os.getuid()
@@ -45,7 +56,7 @@ class RehearsalFolder:
 
     def __init__(self) -> None:
         _remove_orphans()
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_base()))
         try:
             self._fill()
         except BaseException:
@@ -56,7 +67,7 @@ class RehearsalFolder:
         (self.folder / OWNER).write_text(f"{os.getpid()} {_began(os.getpid())}")
         self.modules = self.folder / "modules"
         self.config = self.folder / "settings.json"
-        self.socket = self.folder / "records"
+        self.socket = self.folder / SOCKET
         self.lifeline = self.folder / "lifeline"
         self.overlay = self.folder / "overlay"
         self.overlay.mkdir()

@@ -6,7 +6,9 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import random
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -263,3 +265,19 @@ def test_prefixes_say_who(
 def test_file_names_say_who(name: str, rank: int | None, host: str | None, node_rank: int | None) -> None:
     who, _ = who_of_name(name)
     assert (who.rank, who.host, who.node_rank) == (rank, host, node_rank)
+
+
+def _killed_at_seven(number: int) -> str:
+    if number == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"read {number}"
+
+
+def test_a_killed_reader_does_not_stop_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_read, "LOST_SECONDS", 1.0)
+    monkeypatch.setattr(parallel_read, "cores", lambda: 2)
+    tasks = range(80)
+    results = list(parallel_read.on_all_cores(_killed_at_seven, tasks, 0, lambda task, why: f"{why} {task}"))
+    assert len(results) == 80
+    assert f"{parallel_read.KILLED} 7" in results
+    assert set(results) <= {f"read {task}" for task in tasks} | {f"{parallel_read.KILLED} {task}" for task in tasks}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,17 +67,24 @@ def test_a_difference_is_told_while_the_job_waits(tmp_path: Path) -> None:
     body = "dist.barrier() if step == 2 and rank == 1 else dist.all_reduce(torch.ones(1))"
     job = started(tmp_path, body)
     assert job.stderr is not None
-    begun = time.monotonic()
-    told = ""
-    for line in job.stderr:
-        if "SCRIPT" in line:
-            told = line
-            break
-        assert time.monotonic() - begun < 120
+    late = threading.Timer(120, os.killpg, (job.pid, signal.SIGTERM))
+    late.start()
+    told = next((line for line in job.stderr if "SCRIPT" in line), "")
+    late.cancel()
     os.killpg(job.pid, signal.SIGTERM)
     job.communicate(timeout=60)
     assert "watch: train.py:14: SCRIPT02" in told, told
     assert "rank 1 barrier" in told
+
+
+def test_a_folder_with_a_long_name_has_room_for_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    watch = JobWatcher(3, lambda comparison: None)
+    watch.start()
+    watch.close()
+    assert list(deep.iterdir()) == []
 
 
 @pytest.fixture

@@ -6,13 +6,15 @@ import itertools
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ddpdoctor.collectors.log.reading_watch import current_watch
 from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
+from ddpdoctor.system.pools import end_pool
 
-__all__ = ["SPAN_BYTES", "cores", "on_all_cores", "spans"]
+__all__ = ["KILLED", "SPAN_BYTES", "cores", "on_all_cores", "spans"]
 
 Task = TypeVar("Task")
 Done = TypeVar("Done")
@@ -21,6 +23,10 @@ SPAN_BYTES = 32 << 20
 WORTH_BYTES = 24 << 20
 WORTH_FILES = 64
 """Below these a second process costs more than it saves."""
+LOOK_SECONDS = 0.5
+LOST_SECONDS = 30.0
+"""How long after a worker was killed the others may take for their next result."""
+KILLED = "its reader was killed (out of memory?)"
 
 
 def cores() -> int:
@@ -44,7 +50,7 @@ def on_all_cores(
     `unread` makes the result of a task that was not run because of Ctrl-C (`ReadingWatch`), with the reason.
     """
     is_large = len(tasks) > 1 and (size_bytes >= WORTH_BYTES or len(tasks) >= WORTH_FILES)
-    results = _forked(work, tasks) if is_large and cores() > 1 else map(work, tasks)
+    results = _forked(work, tasks, unread) if is_large and cores() > 1 else map(work, tasks)
     watch = current_watch()
     if watch is None:
         return iter(results)
@@ -52,13 +58,34 @@ def on_all_cores(
     return watch.until_interrupted(iter(results), tasks, unread)
 
 
-def _forked(work: Callable[[Task], Done], tasks: Sequence[Task]) -> Iterator[Done]:
+def _forked(work: Callable[[Task], Done], tasks: Sequence[Task], unread: Callable[[Task, str], Done]) -> Iterator[Done]:
+    """The results in order. After a worker was killed, the tasks whose results no longer arrive are `unread`."""
     global _work
     _work = work
     prepare_to_die_with()
     context = multiprocessing.get_context("fork")
-    with context.Pool(min(cores(), len(tasks)), _enlist, (os.getpid(),)) as pool:
-        yield from pool.imap(_do, tasks, chunksize=1 if len(tasks) < WORTH_FILES else 8)
+    others = set(multiprocessing.active_children())
+    pool = context.Pool(min(cores(), len(tasks)), _enlist, (os.getpid(),))
+    workers = set(multiprocessing.active_children()) - others
+    try:
+        size = 1 if len(tasks) < WORTH_FILES else 8
+        chunks = [tasks[at : at + size] for at in range(0, len(tasks), size)]
+        results = pool.imap(_do, chunks)
+        done, last = 0, time.monotonic()
+        while done < len(chunks):
+            try:
+                result = results.next(timeout=LOOK_SECONDS)
+            except multiprocessing.TimeoutError:
+                lost = any(worker.exitcode not in (None, 0) for worker in workers)
+                if lost and time.monotonic() - last > LOST_SECONDS:
+                    break
+                continue
+            done, last = done + 1, time.monotonic()
+            yield from result
+        for task in tasks[done * size :]:
+            yield unread(task, KILLED)
+    finally:
+        end_pool(pool, set(multiprocessing.active_children()) - others)
 
 
 _work: Callable[[Any], Any] | None = None
@@ -72,6 +99,6 @@ def _enlist(parent: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _do(task: Any) -> Any:
+def _do(tasks: Sequence[Any]) -> list[Any]:
     assert _work is not None
-    return _work(task)
+    return [_work(task) for task in tasks]

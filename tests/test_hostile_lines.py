@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import os
-import random
 import re
+import signal
 import time
+from pathlib import Path
 
+import pytest
 from hostile_lines import Expression, expressions, hostile_texts
 
 from ddpdoctor.collectors.log.scanner import LONGEST_LINE
 from ddpdoctor.logs.tracebacks.line_context import MOST_LINE_BYTES
 
 IS_FULL = os.environ.get("DDPDOCTOR_FULL") == "1"
-ONE_IN = 1 if IS_FULL else 20
-MOST_SECONDS = 1e9 if IS_FULL else 6.0
-"""CPU time for the sample."""
 LINE = 1 << 20
 SIZES = (1000, 4000, 16_000, 64_000, 256_000, LINE) if IS_FULL else (1000, 4000, 16_000, 64_000)
-TIMES = 12.0
+TIMES = 30.0
 """How much more time than a plain expression one may take: the plain one goes through 1 MiB in some 20 ms."""
 PIECE = MOST_LINE_BYTES + MOST_LINE_BYTES // 4
 """What the reader of logs shows to a signature at once."""
 
 
+MOST_OF_ONE = 20.0
+"""CPU time after which an expression is stopped: it is exponential."""
+
+
+class _TooSlowError(Exception):
+    """An expression did not end."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _TooSlowError
+
+
 def _seconds(each: Expression, text: object) -> float:
+    before = signal.signal(signal.SIGVTALRM, _stop)
     started = time.process_time()
-    each.use(text)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MOST_OF_ONE)
+    try:
+        each.use(text)
+    except _TooSlowError:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
     return time.process_time() - started
 
 
@@ -64,6 +83,12 @@ def test_an_expression_with_quadratic_time_is_found() -> None:
     assert _worst(Expression("x", r"\b\w+=\"[^\"]{0,20}\"", 0, frozenset({"search"})), limit) is None
 
 
+def test_an_expression_with_exponential_time_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.MOST_OF_ONE", 0.5)
+    pattern = r"^data:\n(?:[ \t]+[^\n]*\n)+(?=kind)"
+    assert _seconds(Expression("x", pattern, 0, frozenset({"search"})), "data:\n" + "   data:\n" * 100) < 5
+
+
 def test_all_expressions_are_found() -> None:
     found = expressions()
     places = {each.place.partition(":")[0].split("/")[0] for each in found}
@@ -72,17 +97,33 @@ def test_all_expressions_are_found() -> None:
     assert len(found) > 1200
 
 
+KNOWN = frozenset((Path(__file__).parent / "known_slow_expressions.txt").read_text().splitlines())
+"""Expressions with quadratic time that are not mended yet, each as `key` writes it: a long line in their input costs seconds."""
+
+
+def key(each: Expression) -> str:
+    """The file and the beginning of an expression, on one line."""
+    return f"{each.place.partition(':')[0]} {each.pattern!r:.60}"
+
+
+def test_no_expression_is_slow_on_a_line_of_ordinary_length() -> None:
+    """1,000 characters: what is exponential, or worse than quadratic, takes far longer than the limit."""
+    limit = max(0.1, 5 * _plain())
+    slow = []
+    for each in expressions():
+        for text in hostile_texts(each.pattern, each.flags, 1000):
+            if _seconds(each, text) > limit and min(_seconds(each, text) for _ in range(2)) > limit:
+                slow.append(f"{each.place}: {each.pattern!r:.200}: {text!r:.80}")
+    assert not slow, "\n".join(slow)
+
+
+@pytest.mark.slow
 def test_no_expression_takes_more_than_linear_time() -> None:
     assert LONGEST_LINE <= PIECE
-    known = expressions()
-    chosen = known if IS_FULL else random.Random(len(known)).sample(known, len(known) // ONE_IN)
     limit = TIMES * _plain()
-    begun = time.process_time()
     slow = []
-    for each in chosen:
-        if time.process_time() - begun > MOST_SECONDS:
-            break
-        worst = _worst(each, limit)
+    for each in expressions():
+        worst = None if key(each) in KNOWN else _worst(each, limit)
         if worst is not None:
             slow.append(
                 f"{worst[0]:.2f} s for 1 MiB ({worst[1]} characters): {each.place}: {each.pattern!r}: {worst[2]!r:.80}"

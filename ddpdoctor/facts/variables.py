@@ -196,6 +196,7 @@ _READ_AS_WELL = frozenset(
         "ACCELERATE_TORCH_DEVICE",
         "LSB_DJOB_HOSTFILE",
         "LSB_HOSTS",
+        "LSB_JOBINDEX",
         "LSB_MCPU_HOSTS",
         "OMPI_MCA_orte_default_hostfile",
         "OMPI_MCA_orte_keep_fqdn_hostnames",

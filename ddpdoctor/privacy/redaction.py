@@ -74,7 +74,7 @@ ASSIGNED = re.compile(
     rf"(?P<sign>=|\s*[=:]\s*|(?<=[\w]) ){_VALUE}",
     re.IGNORECASE,
 )
-WHOLE = re.compile(rf"(?P<name>[+-]*{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
+WHOLE = re.compile(rf"(?P<name>[+-]{{0,4}}{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
 """A word of a command line that is one assignment: the value extends to its end, including spaces."""
 HEADER = re.compile(
     r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]{2,20}\s+)?"
@@ -186,7 +186,8 @@ def _words(values: list[Any], field: str) -> list[Any]:
             found.append(mark(each))
             follows = False
             continue
-        found.append(WHOLE.sub(_named, each) if is_word and WHOLE.fullmatch(each) else redact(each, field))
+        whole = WHOLE.fullmatch(each) if is_word else None
+        found.append(redact(each, field) if whole is None else _named(whole))
         follows = (
             is_word
             and each.startswith("-")

@@ -30,9 +30,9 @@ PLACES = (
     re.compile(rf"(?P<name>(?:{'|'.join((*_BY_OPTION, *_BY_PLACE))})[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"),
     re.compile(r"(?P<name>://[^\s/]+/(?:[\w-]+/)?t/)(?P<value>tk-[\w-]{8,})"),  # channels of conda
     re.compile(
-        r"(?P<name>\bkind: *Secret\b(?:\n(?!---)[^\n]*){0,200}?\n *(?:stringData|data):\n)(?P<value>(?:[ \t]+[^\n]*\n?)+)"
+        r"(?P<name>\bkind: *Secret\b(?:\n(?!---)[^\n]*){0,200}?\n *(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*(?:\n|\Z))+)"
     ),
-    re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t]+[^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
+    re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
 )
 """The text before a secret, and the secret."""
 PROGRAMS = re.compile(

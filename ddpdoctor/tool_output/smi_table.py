@@ -10,12 +10,16 @@ from ddpdoctor.tool_output.smi_values import absence_of, count, flag, mebibytes,
 
 __all__ = ["read_failure", "read_table"]
 
-_HEADER = re.compile(r"\| NVIDIA-SMI (\S+).{0,60}?(?:Driver Version: (\S+))?\s+(?:CUDA Version: (\S+))?\s*\|")
+_HEADER = re.compile(
+    r"\| NVIDIA-SMI (\S{1,40}).{0,60}?(?:Driver Version: (\S{1,40}))?\s{1,40}(?:CUDA Version: (\S{1,20}))?\s{0,40}\|"
+)
 _FIRST = re.compile(
-    r"\|\s+(\d{1,3})\s+(\S.*?)\s+(On|Off|N/A|ERR!|TCC|WDDM|MCDM)?\s*\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s+\S+\s*\|"
+    r"\|\s{1,20}(\d{1,3})\s{1,20}(\S[^|]{0,80}?)\s{1,60}(On|Off|N/A|ERR!|TCC|WDDM|MCDM)?\s{0,20}\|"
+    r"\s{0,20}([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{1,20})\s{1,20}\S{1,10}\s{0,20}\|"
 )
 _SECOND = re.compile(
-    r"\|\s*(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s*/\s*(\S+)\s*\|\s*([^|/]+?)\s*/\s*([^|]+?)\s*\|\s*([^|]*?)\s*\|"
+    r"\|\s{0,20}([^\s|]{1,20})\s{1,20}([^\s|]{1,20})\s{1,20}([^\s|]{1,20})\s{1,20}([^\s|]{1,20})\s{0,20}/\s{0,20}([^\s|]{1,20})"
+    r"\s{0,20}\|([^|/]{1,60})/([^|]{1,60})\|([^|]{0,60})\|"
 )
 _THIRD = re.compile(r"\|\s+\|[^|]*\|\s+(Enabled\*?|Disabled\*?|N/A)\s*\|")
 _CUDA = re.compile(r"(\d{1,2})\.(\d{1,2})$")
@@ -107,12 +111,12 @@ def _readings(card: Card, found: re.Match[str], number: int) -> None:
     put(card, "performance_state", count, state, number)
     put(card, "power_usage_mw", milliwatts, power, number)
     put(card, "power_limit_mw", milliwatts, limit, number)
-    put(card, "memory_used_bytes", mebibytes, used, number)
-    put(card, "memory_total_bytes", mebibytes, total, number)
+    put(card, "memory_used_bytes", mebibytes, used.strip(), number)
+    put(card, "memory_total_bytes", mebibytes, total.strip(), number)
     words = last.split(None, 1)
     put(card, "utilization_percent", count, words[0] if words else "N/A", number)
     if len(words) > 1:
-        put(card, "compute_mode", word_of(_MODES), words[1], number)
+        put(card, "compute_mode", word_of(_MODES), words[1].strip(), number)
     if [text for text in (heat, state, power) if absence_of(text) == "UNKNOWN"]:
         # nvidia-smi prints ERR! where NVML failed for another reason than that the board has no such sensor.
         card.absent["handle"] = "UNKNOWN"

@@ -62,7 +62,7 @@ def _job(**odd: Any) -> list[Finding]:
     ("odd", "code", "severity", "words"),
     [
         ({"state": "T"}, "PROBE007", Severity.ERROR, "is stopped (state T)"),
-        ({"state": "t", "traced_by": 7}, "PROBE007", Severity.ERROR, "held by a debugger (state t), pid 7"),
+        ({"state": "t", "traced_by": 7}, "PROBE007", Severity.ERROR, "stopped by a debugger (state t), pid 7"),
         ({"state": "Z"}, "LOG004", Severity.ERROR, "has ended and was not reaped"),
         ({"state": "D", "wchan": "nfs_wait_bit_killable"}, "PROBE009", Severity.ERROR, "nfs_wait_bit_killable"),
         ({"call": "clock_nanosleep"}, "PROBE009", Severity.ERROR, "sleeps"),

@@ -113,7 +113,7 @@ def _report(folder: Path, text: str) -> Report:
         ("File already exists: /scratch/run1/ddp_init\n" + CROWDED, "NET018", "left by an earlier run"),
         (CROWDED, "PROBE004", "8 workers joined a group of 4. Either"),
         ("fit.py: error: unrecognized arguments: --local_rank=1\n", "LAUNCH050", "before torch 2.0 adds --local_rank"),
-        ("fit.py: error: unrecognized arguments: --local-rank=1 -m\n", "LAUNCH050", "it also refuses -m"),
+        ("fit.py: error: unrecognized arguments: --local-rank=1 -m\n", "LAUNCH050", "it also rejects -m"),
         (
             "/usr/bin/python3: No module named torch.distibuted.run\n",
             "LAUNCH003",

@@ -288,7 +288,7 @@ def _basic(shape: str) -> str:
 
 
 _SUBSTITUTE = re.compile(
-    r"s(?P<sign>[/|,#:@!])(?P<shape>(?:\\.|(?!(?P=sign)).)*)(?P=sign)(?P<by>(?:\\.|(?!(?P=sign)).)*)(?P=sign)(?P<flags>[gIip]*)"
+    r"s(?P<sign>[/|,#:@!])(?P<shape>(?:\\.|(?!(?P=sign))[^\\])*)(?P=sign)(?P<by>(?:\\.|(?!(?P=sign))[^\\])*)(?P=sign)(?P<flags>[gIip]*)"
 )
 
 

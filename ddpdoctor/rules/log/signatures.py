@@ -30,12 +30,14 @@ __all__ = [
     "softly_explained",
 ]
 
-_LOGGER = re.compile(r"^(\[[IWEF]\d*[ \d:.]* ?[\w.]+:\d+\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]+ \d+ [\w./-]+:\d+\] )")
+_LOGGER = re.compile(
+    r"^(\[[IWEF][ \d:.]{0,40}[\w.]{1,80}:\d{1,6}\] ?(\[c10d\] )?|[IWEF]\d{4} [\d:.]{1,30} \d{1,8} [\w./-]{1,200}:\d{1,6}\] )"
+)
 """What c10d's and torch's loggers put before a message."""
 
-_INFORMS = re.compile(r"\[I\d*[ \d:.]* ?[\w.]+:\d+\]")
+_INFORMS = re.compile(r"\[I[ \d:.]{0,40}[\w.]{1,80}:\d{1,6}\]")
 """How c10d begins a line that is information only."""
-_WARNS = re.compile(r"\[W\d*[ \d:.]* ?[\w.]+:\d+\]")
+_WARNS = re.compile(r"\[W[ \d:.]{0,40}[\w.]{1,80}:\d{1,6}\]")
 _DOWNLOAD = re.compile(r"urlopen error|HTTPS?ConnectionPool|NewConnectionError|Max retries exceeded|Failed to resolve")
 """The messages of libraries that download something."""
 

@@ -37,8 +37,8 @@ def collective_argument_type_wrong(script: Script) -> Iterator[Finding]:
     """A collective gets a string or a number, or its missing result is used.
 
     ## Why it matters
-    `op="mean"` and a Python number fail with a TypeError: ``Invalid function argument. Expected parameter `tensor` of
-    type torch.Tensor``. The result of a blocking collective is None, so that its next use fails.
+    `op="mean"` and a Python number fail with a TypeError that ends in `of type torch.Tensor`. The result of a blocking
+    collective is None, so that its next use fails.
 
     ## Fix
     Pass a tensor and a `dist.ReduceOp`, and read the tensor that was passed.

@@ -41,7 +41,7 @@ def test_the_host_table_shows_limits_and_what_is_left() -> None:
 
 def test_the_versions_table_shows_which_nccl_would_be_loaded() -> None:
     words = " ".join(_draw("versions", "h100x8_sxm_healthy", 100).split())
-    for part in ("build CUDA 12.4", "NCCL 2.21.5", "torch asks for 2.21.5", "of the same Python"):
+    for part in ("build CUDA 12.4", "NCCL 2.21.5", "torch needs 2.21.5", "of the same Python"):
         assert part in words
 
 

@@ -170,7 +170,7 @@ def _in_settings(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan) -> 
 def _is_refused(option: Option, setting: PlanSetting) -> bool:
     value = setting.value or ""
     if option.kind == "float":
-        return not re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*|\s*(inf|nan)\s*", value.lower())
+        return not re.fullmatch(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?\s*|\s*(inf|nan)\s*", value.lower())
     return _integer(value) is None
 
 

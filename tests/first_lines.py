@@ -483,9 +483,9 @@ def page(shown: Callable[[Situation], list[str]]) -> str:
         "What a user reads first in common situations. `python tests/first_lines.py` writes this page by running each command, and\n"
         "`tests/cli/test_first_lines.py` holds that the first five lines name the cause, the place, and what to type next.\n\n"
         f"{good} of {len(SITUATIONS)} situations do. An expression decides that here. A reader who had never seen ddpdoctor and\n"
-        "got only these lines, without the commands, named all three in 26 of 31 (23 of 31 before the last changes). What was\n"
-        "missing: a remedy for an empty log, for a file that is not a job, and for `StopIteration`; all failed jobs of a folder at\n"
-        "once; and the verdict of a healthy machine in the first line.\n"
+        "got only an earlier version of these lines, without the commands, named all three in 26 of 31. What was missing then (a\n"
+        "remedy for inputs that are not understood and for `StopIteration`, the failed jobs of a folder, the verdict of a healthy\n"
+        "machine) is demanded by the expressions now; no new reader has seen the result.\n"
     )
     return "\n".join([head, *parts])
 

@@ -25,9 +25,6 @@ QUICK = (
     "spawn",
     "validation_on_main",
     "last_batch",
-    "uneven_shards",
-    "one_gpu",
-    "both_receive",
     "needs_gpu",
 )
 """Those that every run of the tests rehearses; the others are slow."""

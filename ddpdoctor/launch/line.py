@@ -255,7 +255,8 @@ def _missing_files(layers: Sequence[Layer], cwd: str | None, files: FileLookup) 
 
 
 def _is_missing(path: str, files: FileLookup) -> bool:
-    if UNKNOWN in path or files.text(path) is not None:
+    is_device = path.startswith(("/dev/", "/proc/"))  # such as /dev/stdin, or what `<(…)` becomes
+    if is_device or UNKNOWN in path or files.text(path) is not None:
         return False
     looked = files.script(path)
     return looked is not None and looked.exists is False

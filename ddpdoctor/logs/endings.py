@@ -166,7 +166,7 @@ def _ends_well(log: Log, source: int, end: Sequence[LogLine]) -> bool:
 
 
 def _works(end: Sequence[LogLine], *, is_short: bool) -> bool:
-    """Whether the last lines show steps of a training, and no failure after them; what NCCL prints is no work."""
+    """Whether the last lines are training steps without a failure after them; lines of NCCL do not count."""
     steps = [line for line in end if _is_step(line, is_short=is_short)]
     is_enough = len(steps) > 1 or any(line.count > 1 or _BAR.search(line.text) for line in steps)
     return is_enough and not any(line.number > steps[0].number and _says_failure(line) for line in end)

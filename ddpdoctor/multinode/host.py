@@ -349,7 +349,7 @@ class SessionHost:
         return 2 * self._size_of_job + SPARE_MEMBERS
 
     def _check_room(self, key: str, cost: int) -> None:
-        """Refuse a message for which there is no room, instead of growing without bound.
+        """Refuse a message that exceeds the memory limit of the session.
 
         Raises:
             WireError: there is none.

@@ -130,7 +130,7 @@ class Variables:
         self.unset.discard(name)
 
     def forget(self, name: str) -> None:
-        """What it holds is no longer known."""
+        """Make its value unknown."""
         variable = self.named.get(name, ShellVariable())
         elements = None if variable.elements is None else {"0": NOT_KNOWN}
         self.named[name] = replace(variable, value=variable.value.without_knowledge(), elements=elements)

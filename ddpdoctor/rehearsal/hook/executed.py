@@ -1,7 +1,7 @@
 """Which lines of the user's own files ran, so that the report can say which code the rehearsal did not reach.
 
-`sys.monitoring` on Python 3.12 and later, `sys.settrace` before. A line is reported once; a function is no longer followed after
-all its lines ran, or after MOST_EVENTS events, and then the lines that did not run are unknown.
+`sys.monitoring` on Python 3.12 and later, `sys.settrace` before. A line is reported once. Tracing of a function stops when all
+its lines ran, or after MOST_EVENTS events; then the lines that did not run are unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddpdoctor.rehearsal.hook.places import is_of_user
 __all__ = ["begin", "report"]
 
 MOST_EVENTS = 20_000
-"""Events of one function after which it is no longer followed: tracing a long loop would slow the script."""
+"""Tracing of a function stops after this many events: tracing a long loop would slow the script."""
 TOOL = 4
 """The number of this tool for sys.monitoring; 0 to 2 and 5 are reserved for debuggers, coverage, profilers and optimizers."""
 

@@ -29,7 +29,7 @@ ORDER = (
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
-    ("wording",),
+    ("wording", "light_dataclass", "late_pattern"),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""

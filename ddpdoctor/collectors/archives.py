@@ -7,9 +7,10 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from lzma import LZMAError
 from typing import IO
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ENDINGS", "MOST_BYTES", "MOST_MEMBERS", "Unpacked", "is_archive", "unpack"]
 

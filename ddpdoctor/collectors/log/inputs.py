@@ -14,9 +14,10 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.timeouts import call_each_with_timeout
 
 __all__ = [

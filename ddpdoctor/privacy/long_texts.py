@@ -31,7 +31,7 @@ def without_secrets_of_lines(text: str, goes_on: Callable[[], bool]) -> str:
     """The text without secrets. When `goes_on` says no, the lines before those that are done are left out: the end of an
     output says why it failed.
     """
-    with marking(Marks(SALT.value)):
+    with marking(Marks(SALT)):
         lines = _BLOCK.sub(lambda found: mark(found[0]), text).splitlines(keepends=True)
         done: list[str] = []
         while lines and goes_on():

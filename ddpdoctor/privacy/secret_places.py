@@ -29,12 +29,12 @@ _BY_PLACE = (
     r"\blogin\s+\S+\s+password\s+",  # ~/.netrc
 )
 PLACES = (
-    re.compile(rf"(?P<name>(?:{'|'.join((*_BY_OPTION, *_BY_PLACE))})[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"),
-    re.compile(r"(?P<name>://[^\s/]+/(?:[\w-]+/)?t/)(?P<value>tk-[\w-]{8,})"),  # channels of conda
-    re.compile(
+    pattern(rf"(?P<name>(?:{'|'.join((*_BY_OPTION, *_BY_PLACE))})[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"),
+    pattern(r"(?P<name>://[^\s/]+/(?:[\w-]+/)?t/)(?P<value>tk-[\w-]{8,})"),  # channels of conda
+    pattern(
         r"(?P<name>\bkind: *Secret\b(?:\n(?!---)[^\n]*){0,200}?\n *(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*(?:\n|\Z))+)"
     ),
-    re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
+    pattern(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
 )
 """The text before a secret, and the secret."""
 PROGRAMS = pattern(

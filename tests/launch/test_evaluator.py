@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
 from ddpdoctor.launch.evaluator.launches import run_job_file
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
-from ddpdoctor.launch.evaluator.shell import Budget, Shell, run_text
+from ddpdoctor.launch.evaluator.shell import Shell, run_text
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
 from ddpdoctor.launch.evaluator.values import RANDOM, Value
 from ddpdoctor.launch.evaluator.variables import Variables

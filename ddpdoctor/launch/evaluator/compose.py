@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Place
-from ddpdoctor.launch.evaluator.launches import PlacedCommand, run_placed
+from ddpdoctor.launch.evaluator.launches import run_placed
 from ddpdoctor.launch.evaluator.manifests import by_master, counted, plan_of_launched
+from ddpdoctor.launch.evaluator.placed_commands import PlacedCommand
 from ddpdoctor.launch.evaluator.pods import SET_BY_OPERATORS
 from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest
-from ddpdoctor.launch.evaluator.shell import Budget
 from ddpdoctor.launch.evaluator.values import NOT_KNOWN, Value
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 from ddpdoctor.launch.program_names import SHELLS

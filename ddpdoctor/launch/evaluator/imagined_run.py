@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.launch.evaluator.cluster import Allocation
-from ddpdoctor.launch.evaluator.shell import InvokedCommand
+from ddpdoctor.launch.evaluator.shell_commands import InvokedCommand
 from ddpdoctor.launch.evaluator.values import Origin, Value
 
 __all__ = ["ImaginedRun", "Launched", "MissingVariables", "Place", "StartedProgram", "Starter", "Withheld"]

@@ -15,6 +15,7 @@ from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster_services import domains_of, pod_set, ray_groups, services_of_manifest
+from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.launches import run_placed
@@ -22,7 +23,6 @@ from ddpdoctor.launch.evaluator.objects import Workload, objects_of
 from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps
 from ddpdoctor.launch.evaluator.scalars import Manifest
-from ddpdoctor.launch.evaluator.shell import Budget
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of

@@ -389,14 +389,17 @@ class _Runner:
             return
         tasks, base, withheld = self._layout(what)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
-        is_mpi, mpi = launcher is LauncherKind.MPIRUN, self._mpi()
+        is_mpi, mpi, places = launcher is LauncherKind.MPIRUN, self._mpi(), what.places()
+        slots_at = what.environ.get("OMPI_MCA_orte_set_default_slots", Value()).origins  # of an MPIJob
+        if is_mpi and slots_at:
+            places["slots"] = slots_at[0]
         starter = Starter(
             what.layer.name,
             _origin(what.argv[0], command),
             hosts,
             len(tasks),
-            what.places(),
-            mpi.slots(what.layer, what.folder) if is_mpi else None,
+            places,
+            mpi.slots(what) if is_mpi else None,
             mpi.refused_row(what.layer, what.folder) if is_mpi else "",
         )
         for task in tasks[:MOST_TASKS]:
@@ -462,7 +465,10 @@ _SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_FLUX = re.compile(r"(?m)^[^#\n]*\bflux (?:run|submit)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")
+    (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
+        *("PMI_LOCAL_RANK", "PALS_RANKID", "PALS_LOCAL_RANKID"),
+    )
 )
 """Variables that only tasks have: a script that starts them itself runs in none."""
 

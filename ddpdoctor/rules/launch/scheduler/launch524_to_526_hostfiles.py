@@ -72,7 +72,7 @@ def more_than_the_hosts_take(submission: Submission) -> Iterator[Finding]:
         text = (
             f"{launcher.name} starts {launcher.tasks} processes, but the hosts have {count_of(launcher.slots, 'slot')}"
         )
-        mark = option_mark(submission, task, "-np", "-n", "--np", "--num-proc")
+        mark = option_mark(submission, task, "slots", "-np", "-n", "--np", "--num-proc")
         expected = str(launcher.slots)
         yield at_mark(submission, mark, text, seen=str(launcher.tasks), expected=expected, label=f"at most {expected}")
 

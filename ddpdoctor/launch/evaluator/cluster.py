@@ -26,7 +26,8 @@ class Allocation:
     `hosts` are the names of its nodes, `tasks` and `tasks_per_node` what `srun` starts without options of its own.
     `gpus_per_task`: each task sees only so many. `components` are the parts of a heterogeneous job, () for any other.
     `places` are where the options stand, by their long names. `variables` and `texts` are what a scheduler other than Slurm
-    sets and writes; `scheduler` is its name. `takes_whole_nodes`: no other job runs on its nodes.
+    sets and writes; `scheduler` is its name. `takes_whole_nodes`: no other job runs on its nodes. `batch_host` runs the
+    script where that is no host of the job.
     """
 
     hosts: tuple[str, ...] = ("node-0",)
@@ -42,6 +43,7 @@ class Allocation:
     scheduler: str = ""
     exports: str | None = None
     takes_whole_nodes: bool = False
+    batch_host: str = ""
     places: Mapping[str, Origin] = field(default_factory=dict)
     variables: Mapping[str, Value] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)

@@ -140,7 +140,9 @@ def _line(
     )
     host = member.place.host if member.place.hostname is None else None
     slots = None if member.active is None else dict(member.active)
-    return replace(line, host=host, marks=tuple(_marks(member, file, rows)), pod=member.pod, slots=slots)
+    marks = tuple(_marks(member, file, rows))
+    hostfile = line.hostfile if member.hostfile is None else member.hostfile
+    return replace(line, host=host, marks=marks, pod=member.pod, slots=slots, hostfile=hostfile)
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:

@@ -86,7 +86,7 @@ class MpiTasks:
         """The first row of Hydra's host file with `slots=`, which is Open MPI's word; "" for another MPI."""
         flags = {given.flag for given in layer.reading.given}
         path = option(layer, "-f", "-hostfile", "-machinefile")
-        if path is None or UNKNOWN in path or not (layer.name.endswith(".hydra") or flags & _HYDRA):
+        if path is None or not (layer.name.endswith(".hydra") or flags & _HYDRA):
             return ""
         rows = (row.partition("#")[0].strip() for row in (self._read(path, folder) or "").splitlines())
         return next((row for row in rows if re.search(r"\s(?:max_)?slots\s*=", row)), "")
@@ -99,7 +99,7 @@ class MpiTasks:
             if pairs:
                 return {name: number_of(slots) for name, _, slots in pairs[:MOST_NODES]}
         path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
-        text = self._read(path, folder) if path is not None and UNKNOWN not in path else None
+        text = self._read(path, folder) if path is not None else None
         if text is not None and (rows := slots_of_hosts(text)):
             return dict(list(rows.items())[:MOST_NODES])
         return dict.fromkeys(self._allocation.hosts)

@@ -18,6 +18,7 @@ from ddpdoctor.launch.sbatch import batch_layers, option_places
 __all__ = ["allocation_of_script"]
 
 PBS_NODEFILE = "/var/spool/pbs/aux/4711"
+BATCH_NODE = "batch01"
 LSF_HOSTFILE = "/var/spool/lsf/4711.hostfile"
 SGE_HOSTFILE = "/var/spool/sge/4711/pe_hostfile"
 MOST_GPUS = 16
@@ -45,11 +46,16 @@ _STARTS_JSRUN = re.compile(r"(?m)^[^#\n]*\bjsrun\b")
 
 
 def _with_batch_node(found: Allocation) -> Allocation:
-    """Where jsrun starts the ranks, the script runs on a batch node. Whether and where that stands in the list of hosts
-    differs between sites, so the list is unknown.
+    """Where jsrun starts the ranks, the script runs on a batch node, the first row of the file with the hosts.
+
+    Source: OLCF, "Summit User Guide" (Job Launcher); LLNL, "Using LC's Sierra Systems". LSB_HOSTS differs between sites.
     """
     unknown = dict.fromkeys(("LSB_HOSTS", "LSB_MCPU_HOSTS"), Value("\0"))
-    return replace(found, variables={**found.variables, **unknown}, texts={})
+    if not found.nodes_are_known:
+        return replace(found, variables={**found.variables, **unknown}, texts={})
+    rows = "".join(f"{host}\n" * 2 for host in found.hosts)  # as many as it has cores; two show that it is repeated
+    texts = {LSF_HOSTFILE: f"{BATCH_NODE}\n{rows}"}
+    return replace(found, variables={**found.variables, **unknown}, texts=texts, batch_host=BATCH_NODE)
 
 
 def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:

@@ -168,7 +168,7 @@ def _read(
         from ddpdoctor.launch.evaluator.task_files import yaml_task
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
-        task = yaml_task(text, path, version)
+        task = yaml_task(text, path, version, files)
         if task is not None and (task.lines or task.jobs):
             return _of_task(path, task, found, count)
         lines, failures = lines_of_manifest(path, text, version)

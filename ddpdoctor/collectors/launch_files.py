@@ -176,7 +176,7 @@ def _read(
         found.failures += failures
         jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
         found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
-        if lines or submission.ray_groups:
+        if lines or submission.demands or any(group.told is not None for group in submission.ray_groups):
             return ExaminedInput(path, "manifest", lines=count, left_out=left_out)
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, components_of
+from ddpdoctor.launch.evaluator.tools import UNSORTED_HOST
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layers, option_places
 
 __all__ = ["allocation_of_script"]
 
 PBS_NODEFILE = "/var/spool/pbs/aux/4711"
-BATCH_NODE = "batch01"
 LSF_HOSTFILE = "/var/spool/lsf/4711.hostfile"
 SGE_HOSTFILE = "/var/spool/sge/4711/pe_hostfile"
 MOST_GPUS = 16
@@ -54,8 +54,8 @@ def _with_batch_node(found: Allocation) -> Allocation:
     if not found.nodes_are_known:
         return replace(found, variables={**found.variables, **unknown}, texts={})
     rows = "".join(f"{host}\n" * 2 for host in found.hosts)  # as many as it has cores; two show that it is repeated
-    texts = {LSF_HOSTFILE: f"{BATCH_NODE}\n{rows}"}
-    return replace(found, variables={**found.variables, **unknown}, texts=texts, batch_host=BATCH_NODE)
+    texts = {LSF_HOSTFILE: f"{UNSORTED_HOST}\n{rows}"}
+    return replace(found, variables={**found.variables, **unknown}, texts=texts, batch_host=UNSORTED_HOST)
 
 
 def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:

@@ -6,16 +6,16 @@ import functools
 import posixpath
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.shell_text import ShellText
-from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, Part, Step, Submission, Task
+from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, OtherProgram, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
-from ddpdoctor.launch.evaluator.ray_clusters import ray_starts, ray_submits
+from ddpdoctor.launch.evaluator.ray_clusters import gpu_demands, ray_starts, ray_submits
 from ddpdoctor.launch.evaluator.shell_text import fixed_port, span_of
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin
 
@@ -68,9 +68,22 @@ def submission_of(
         services,
         ray_starts=ray_starts(run.programs, places.mark),
         ray_submits=ray_submits(run.programs, places.mark),
+        demands=gpu_demands(run, places.mark),
+        programs=tuple(dict.fromkeys(_other_programs(run, places))),
         is_submitting=run.submits,
         shell=shell,
     )
+
+
+def _other_programs(run: ImaginedRun, places: _Places) -> Iterator[OtherProgram]:
+    for each in run.programs:
+        starter = each.place.starter
+        if each.is_certain and starter is not None:
+            at = next((starter.places[flag] for flag in _LISTS if flag in starter.places), starter.at)
+            yield OtherProgram(each.argv[0].text, places.mark(at), starter.name)
+
+
+_LISTS = ("-H", "--hosts", "--host", "-host", "-hosts")
 
 
 class _Places:

@@ -68,7 +68,7 @@ def ray_cluster_too_small(submission: Submission) -> Iterator[Finding]:
     `The current node has ... GPUs, but the placement group requires ...`. Nothing fails until a timeout.
 
     ## Fix
-    Start a worker on every node, or ask for as many GPUs as the cluster has.
+    Start Ray on every node, or ask for fewer GPUs.
 
     ## Example
         error[LAUNCH561]: 32 GPUs are asked for, but the Ray cluster has 24

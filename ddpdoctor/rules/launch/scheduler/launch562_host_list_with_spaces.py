@@ -1,4 +1,4 @@
-"""LAUNCH562: the hosts of mpirun or horovodrun, separated by blanks instead of commas."""
+"""LAUNCH562: the hosts of mpirun or horovodrun, separated by spaces instead of commas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _HOST = re.compile(r"[A-Za-z0-9][\w.-]*:\d{1,3}")
 _TAKE_LISTS = ("mpirun", "mpiexec", "mpiexec.hydra", "horovodrun", "orterun", "prterun")
 
 
-@cause("LAUNCH562", "host-list-with-blanks", Severity.ERROR)
-def host_list_with_blanks(submission: Submission) -> Iterator[Finding]:
-    """mpirun or horovodrun takes a host as its program: blanks separate the hosts of `-H`.
+@cause("LAUNCH562", "host-list-with-spaces", Severity.ERROR)
+def host_list_with_spaces(submission: Submission) -> Iterator[Finding]:
+    """mpirun or horovodrun takes a host as its program: spaces separate the hosts of `-H`.
 
     ## Why it matters
     `-H` takes one word. The second host is taken as the program to start: `executable file not found: node2:4`, and only

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
+from ddpdoctor.sequences.data_observations import DATA_LOOKS
 from ddpdoctor.sequences.lesser_observations import LESSER_LOOKS, collectives_before
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
+from ddpdoctor.sequences.value_observations import VALUE_LOOKS
 
 __all__ = ["observations"]
 
@@ -663,4 +665,6 @@ _LOOKS = (
     _no_destroy,
     _swallowed,
     *LESSER_LOOKS,
+    *VALUE_LOOKS,
+    *DATA_LOOKS,
 )

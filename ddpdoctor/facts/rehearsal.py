@@ -300,6 +300,10 @@ class ObservationKind(str, Enum):
     """A file in a folder of one node that ranks of another node read. `other` is where it is read."""
     LOADED_ON_OTHER_GPU = "loaded_on_other_gpu"
     """A file with tensors of one GPU is loaded without map_location. `other` is where it was saved."""
+    SET_ORDER = "set_order"
+    """A loop over a set of texts calls collectives: its order differs between processes. `other` is the collective."""
+    SAVED_PER_NODE = "saved_per_node"
+    """One rank of each node saves to one path, which may be on a shared file system."""
     SWALLOWED = "swallowed"
     """The script caught the exception that ends it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddpdoctor.facts.rehearsal import ObservationKind, RehearsalObservation
+from ddpdoctor.sequences.lesser_observations import collectives_before
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import Track
 
@@ -220,4 +221,21 @@ def _on_gpu_zero(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
                 return
 
 
-DATA_LOOKS = (_other_batches, _shared_batches, _copies, _replays, _node_files, _on_gpu_zero)
+def _saved_per_node(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
+    """One path, outside of the folders that each node has for itself, to which one rank of each node saves at the same time."""
+    by_path: dict[str, dict[int, tuple[Track, Record]]] = {}
+    for track in ranks:
+        for record in track.of_kind("save"):
+            path = str(record.get("path"))
+            if track.node is not None and not path.startswith(LOCAL_ROOTS):
+                by_path.setdefault(path, {}).setdefault(track.key, (track, record))
+    for path, entries in by_path.items():
+        tracks = [t for t, _ in entries.values()]
+        counts = [collectives_before(t, r) for t, r in entries.values()]
+        if len(tracks) > 1 and len({t.node for t in tracks}) == len(tracks) and len(set(counts)) < len(counts):
+            record = next(iter(entries.values()))[1]
+            yield _of(Kind.SAVED_PER_NODE, tracks, record.get("at"), path=path)
+            return
+
+
+DATA_LOOKS = (_other_batches, _shared_batches, _copies, _replays, _node_files, _on_gpu_zero, _saved_per_node)

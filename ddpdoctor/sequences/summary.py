@@ -18,7 +18,7 @@ from ddpdoctor.facts.rehearsal import (
 from ddpdoctor.sequences.branches import Sources, explained
 from ddpdoctor.sequences.comparison import Comparison
 from ddpdoctor.sequences.decisions import decisions
-from ddpdoctor.sequences.lesser_observations import divided_losses
+from ddpdoctor.sequences.lesser_observations import divided_losses, set_orders
 from ddpdoctor.sequences.observations import observations
 from ddpdoctor.sequences.reached import ExecutedCode, executed_files, rank_branches, unreached
 from ddpdoctor.sequences.records import places_of
@@ -73,6 +73,7 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
             *_in_loops(seen_too, sources),
             *decisions(ranks, sources),
             *divided_losses(ranks, sources),
+            *set_orders(ranks, sources),
             *rank_branches(sources, executed, ranks),
         ),
         standins=tuple(sorted(standins)),

@@ -220,7 +220,7 @@ def _evaluated(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     for records in zip(*(t.of_kind("evaluated") for t in ranks), strict=False):
         first = records[0]
         if any(
-            r.get("shapes") != first.get("shapes")
+            r.get("digest") != first.get("digest")
             or r.get("step") != first.get("step")
             or places_of(r.get("at"))[:1] != places_of(first.get("at"))[:1]
             for r in records
@@ -288,7 +288,7 @@ def _rates(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         return
     for records in zip(*(t.of_kind("rates") for t in ranks), strict=False):
         first = records[0]
-        if any(r.get("shapes") != first.get("shapes") or r.get("optimizer") != first.get("optimizer") for r in records):
+        if any(r.get("digest") != first.get("digest") or r.get("optimizer") != first.get("optimizer") for r in records):
             return
         rates = [_numbers(r.get("rates")) for r in records]
         different = next((i for i, each in enumerate(zip(*rates, strict=False)) if _spread(each)), None)

@@ -128,7 +128,8 @@ def used(optimizer: Any, number: int, step: int) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     with torch.no_grad(), torch._C.DisableTorchFunction():
         _say_shards(parameters, number, step)
-        known = [(p, _known[id(p)]) for p in parameters if id(p) in _known and _known[id(p)].reference() is p]
+        known: list[tuple[Any, _Known]] = [(p, _known[id(p)]) for p in parameters if id(p) in _known]
+        known = [(p, each) for p, each in known if each.reference() is p]
         known = [(p, each) for p, each in known if p.grad is not None and type(p.grad) is torch.Tensor]
         known = [(p, each) for p, each in known if p.grad.layout is torch.strided]
         if not known:

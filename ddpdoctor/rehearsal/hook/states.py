@@ -61,7 +61,7 @@ def _called(module: Any, _: Any) -> None:
         what=type(module).__name__,
         sums=sums,
         buffers=_sums(buffers) or [],
-        shapes=zlib.crc32(repr([list(p.shape) for p in module.parameters()]).encode()),
+        digest=zlib.crc32(repr([list(p.shape) for p in module.parameters()]).encode()),
         is_ddp=type(module).__name__ == "DistributedDataParallel",
         step=_counts["step"],
     )
@@ -88,7 +88,7 @@ def rates(optimizer: Any, number: int) -> None:
         _counts["rates"] += 1
         shapes = [list(p.shape) for group in optimizer.param_groups for p in group["params"][:20]]
         digest = zlib.crc32(repr(shapes).encode())
-        channel().say("rates", optimizer=number, step=steps().count, rates=found, shapes=digest, at=place())
+        channel().say("rates", optimizer=number, step=steps().count, rates=found, digest=digest, at=place())
 
 
 def _watch_loading() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import threading
 import weakref
 import zlib
@@ -696,7 +697,11 @@ def _watch_schedule(name: str, attribute: str) -> None:
         init(self, *args, **kwargs)
         total = getattr(self, attribute, None)
         if isinstance(total, (int, float)):
-            _schedules.append((weakref.ref(self), int(total), place()))
+            at = place()
+            _schedules.append((weakref.ref(self), int(total), at))
+            per_epoch = kwargs.get("steps_per_epoch")
+            epochs = variables.named("epoch", sys._getframe(1))
+            channel().say("schedule", total=int(total), per_epoch=per_epoch, epochs=epochs, at=at)
 
     kind.__init__ = made
 

@@ -1,4 +1,4 @@
-"""SCRIPT617 to SCRIPT623: data, state and files that only running the script shows: `ddpdoctor rehearse`."""
+"""SCRIPT617 to SCRIPT624: data, state and files that only running the script shows: `ddpdoctor rehearse`."""
 
 from __future__ import annotations
 
@@ -289,4 +289,44 @@ def padding_counted(rehearsal: Rehearsal) -> Iterator[Finding]:
         ),
         label="the sampler has added samples",
         expected="the number of samples that were counted",
+    )
+
+
+@cause("SCRIPT624", "collectives-in-set-order", Severity.ERROR)
+def collectives_in_set_order() -> None:
+    """A loop over a set of strings calls a collective for each of them.
+
+    ## Why it matters
+    Python's hashes of strings differ between processes, and so does the order of a set. The ranks reduce different values with
+    each other, or hang if the shapes differ.
+
+    ## Fix
+    Loop over `sorted(names)`, or use a list or dict, which keep their order.
+
+    ## Example
+        # before
+        for name in {"loss", "accuracy"}:
+            dist.all_reduce(values[name])
+
+        # after
+        for name in sorted({"loss", "accuracy"}):
+            dist.all_reduce(values[name])
+
+    ## Source
+    Python documentation, PYTHONHASHSEED: hashes of str are "salted" with a random value.
+    """
+
+
+@collectives_in_set_order.look
+def set_order(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A loop over a set of texts that calls collectives."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SET_ORDER,
+        lambda o, who: f"the loop over the set {o.values['name']} calls collectives in another order on each rank",
+        label="sets of str have another order in each process",
+        expected="sorted(…)",
     )

@@ -108,14 +108,12 @@ def _shared_batches(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         if shared is not None and len(by_rows) > 1:
             loader = loaders[0]
             at = loader.get("sampled_at") or loader.get("at")
-            yield _of(
-                Kind.SAME_SHARD,
-                shared,
-                at,
-                loader.get("at"),
-                shard=loader.get("shard"),
-                replicas=loader.get("replicas"),
-            )
+            shard, replicas = loader.get("shard"), loader.get("replicas")
+            if shard is not None and replicas is not None:
+                yield _of(Kind.SAME_SHARD, shared, at, loader.get("at"), shard=shard, replicas=replicas)
+            else:
+                sampler = str(loader.get("sampler")).rpartition(".")[2]
+                yield _of(Kind.SAME_DATA, shared, at, size=loader.get("size"), sampler=sampler, shared="100%")
             return
 
 

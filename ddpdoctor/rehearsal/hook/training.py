@@ -308,6 +308,7 @@ def _watch_backward() -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
+        steps().refuse()
         roots = devices.leaves(args[:1])
         counts = [each for each in map(origins.origin_of, roots) if each is not None and each.by_sum]
         for root in devices.leaves(args[:1]) if reduced else ():
@@ -374,6 +375,7 @@ def _watch_optimizers() -> None:
         steps().optimizer_done()
 
     def begun(optimizer: Any, *_: Any) -> None:
+        steps().refuse()
         if type(optimizer).__module__.startswith("torch.distributed"):
             return
         number = known.setdefault(id(optimizer), len(known))

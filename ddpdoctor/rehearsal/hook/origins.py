@@ -19,7 +19,7 @@ from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, is_of_user
 
 __all__ = [
     "FOLLOWED",
-    "Origin",
+    "ValueOrigin",
     "begin",
     "follow",
     "is_active",
@@ -76,7 +76,7 @@ PERCENT = (100, 100.0)
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """What is known of a value.
 
     `degree` is how many times it was summed over the ranks, less the times that it was divided by their number or by such a
@@ -92,7 +92,7 @@ class Origin:
     gathered: Sequence[Place] = ()
 
 
-NONE = Origin()
+NONE = ValueOrigin()
 
 
 class _State:
@@ -126,7 +126,7 @@ def _say(kind: str, at: Sequence[Place], **fields: Any) -> None:
         channel().say(kind, at=list(at), **fields)
 
 
-def origin_of(value: Any) -> Origin | None:
+def origin_of(value: Any) -> ValueOrigin | None:
     """What is known of a tensor or number."""
     if isinstance(value, torch.Tensor):
         found = value.__dict__.get(ATTRIBUTE)
@@ -134,10 +134,10 @@ def origin_of(value: Any) -> Origin | None:
         found = value.__dict__.get("origin")
     else:
         return None
-    return found if isinstance(found, Origin) else None
+    return found if isinstance(found, ValueOrigin) else None
 
 
-def _set(tensor: Any, origin: Origin | None) -> None:
+def _set(tensor: Any, origin: ValueOrigin | None) -> None:
     if isinstance(tensor, torch.Tensor) and (origin is not None or ATTRIBUTE in tensor.__dict__):
         tensor.__dict__[ATTRIBUTE] = origin
 
@@ -178,7 +178,7 @@ def follow(name: str, args: Any, result: Any) -> None:
         _set(result, _merged([origin_of(each) for each in args[:2]], args[:2]))
 
 
-def _of_parts(parts: Sequence[Origin | None], *, is_trained: bool) -> Origin | None:
+def _of_parts(parts: Sequence[ValueOrigin | None], *, is_trained: bool) -> ValueOrigin | None:
     """The origin of joined tensors: whether parts have lost their gradient, if no other part has one."""
     known = [each for each in parts if each is not None]
     if not known or len(known) < len(parts):
@@ -186,7 +186,7 @@ def _of_parts(parts: Sequence[Origin | None], *, is_trained: bool) -> Origin | N
     return replace(known[0], gathered=()) if is_trained else known[0]
 
 
-def _mean(value: Any, result: Any) -> Origin | None:
+def _mean(value: Any, result: Any) -> ValueOrigin | None:
     """A mean over the elements of a tensor: it is a ratio if there is no gradient, so not a loss."""
     known = origin_of(value)
     if isinstance(value, torch.Tensor) and result.numel() == 1 and value.numel() > 1 and not torch.is_grad_enabled():
@@ -194,7 +194,7 @@ def _mean(value: Any, result: Any) -> Origin | None:
     return known
 
 
-def _merged(parts: Sequence[Origin | None], values: Sequence[Any]) -> Origin | None:
+def _merged(parts: Sequence[ValueOrigin | None], values: Sequence[Any]) -> ValueOrigin | None:
     known = [each for each in parts if each is not None]
     if not known:
         return None
@@ -223,7 +223,7 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _quotient(above: Any, below: Any, *, is_trained: bool = False) -> Origin | None:
+def _quotient(above: Any, below: Any, *, is_trained: bool = False) -> ValueOrigin | None:
     """The origin of `above / below`."""
     over, under = origin_of(above) or NONE, origin_of(below) or NONE
     value = _number(below)
@@ -241,7 +241,7 @@ def _quotient(above: Any, below: Any, *, is_trained: bool = False) -> Origin | N
     return replace(over, divisor=value, divided=at or frames_of_user())
 
 
-def _product(one: Any, other: Any) -> Origin | None:
+def _product(one: Any, other: Any) -> ValueOrigin | None:
     """The origin of `one * other`."""
     first, second = origin_of(one), origin_of(other)
     number = other if not isinstance(other, torch.Tensor) else one
@@ -306,7 +306,7 @@ def reduced(tensor: Any, operation: str, size: int, at: list[Place], run: Callab
         _say("reduced_again", at, added=before[2])
     result = run()
     if operation.upper() == "SUM" and size == _state.world:
-        _set(tensor, Origin(degree=known.degree + 1, summed=at))
+        _set(tensor, ValueOrigin(degree=known.degree + 1, summed=at))
         if key and len(_state.sums) < MOST_RECORDS:
             _state.sums[key] = (weakref.ref(tensor), list(at), [])
     else:
@@ -319,10 +319,10 @@ def set_gathered(given: Any, outputs: Sequence[Any], at: list[Place]) -> None:
     if isinstance(given, torch.Tensor) and given.requires_grad and given.dim() > 0 and torch.is_grad_enabled():
         for each in outputs:
             if isinstance(each, torch.Tensor) and not each.requires_grad:
-                _set(each, Origin(gathered=at))
+                _set(each, ValueOrigin(gathered=at))
 
 
-def _traced(value: Any, origin: Origin | None) -> Any:
+def _traced(value: Any, origin: ValueOrigin | None) -> Any:
     """A number with an origin; other values are left as they are."""
     if type(value) is int:
         found: Any = TracedInt(value)
@@ -355,7 +355,9 @@ def _is_called_by_user() -> bool:
     return is_of_user(frame.f_code.co_filename)
 
 
-def _method(name: str, make: Callable[[Any, Any], Origin | None], plain: Any, *, is_reflected: bool = False) -> Any:
+def _method(
+    name: str, make: Callable[[Any, Any], ValueOrigin | None], plain: Any, *, is_reflected: bool = False
+) -> Any:
     original = getattr(plain, name)
 
     def method(self: Any, other: Any) -> Any:
@@ -368,14 +370,14 @@ def _method(name: str, make: Callable[[Any, Any], Origin | None], plain: Any, *,
     return method
 
 
-def _sum(one: Any, other: Any) -> Origin | None:
+def _sum(one: Any, other: Any) -> ValueOrigin | None:
     return _merged([origin_of(one), origin_of(other)], (one, other))
 
 
 class TracedFloat(float):
     """A number that was read from a tensor; it is saved as a plain one."""
 
-    origin: Origin | None = None
+    origin: ValueOrigin | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return float, (float(self),)
@@ -390,7 +392,7 @@ class TracedFloat(float):
 class TracedInt(int):
     """A whole number that was read from a tensor; it is saved as a plain one."""
 
-    origin: Origin | None = None
+    origin: ValueOrigin | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return int, (int(self),)

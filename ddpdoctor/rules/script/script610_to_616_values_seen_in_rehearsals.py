@@ -176,7 +176,7 @@ def unequal_parts(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("SCRIPT614", "evaluated-models-differ", Severity.WARNING)
 def evaluated_models_differ() -> None:
-    """All ranks evaluate a model of which the parameters or buffers differ between ranks.
+    """All ranks evaluate a model whose parameters or buffers differ between ranks.
 
     ## Why it matters
     The metric that the ranks reduce mixes different models, and the checkpoint of rank 0 is another model than the one
@@ -209,7 +209,7 @@ def evaluated_apart(rehearsal: Rehearsal) -> Iterator[Finding]:
         rehearsal,
         ObservationKind.EVALUATED_APART,
         lambda o, who: (
-            f"{who} evaluate a {o.values['model']} of which {o.values['count']} {o.values['what']} differ between ranks"
+            f"{who} evaluate a {o.values['model']}, and {o.values['count']} of its {o.values['what']} differ between ranks"
         ),
         label="the ranks evaluate different models",
         expected="equal parameters and buffers on all ranks",

@@ -21,7 +21,7 @@ def epoch_replayed() -> None:
     stops, and the memory for all batches is never released.
 
     ## Fix
-    Iterate the loader anew in each epoch.
+    Iterate over the loader again in each epoch.
 
     ## Example
         # before
@@ -55,11 +55,11 @@ def replayed(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("SCRIPT618", "replicated-tensor-differs", Severity.ERROR)
 def replicated_tensor_differs() -> None:
-    """A DTensor is declared replicated although its local values differ between ranks.
+    """A DTensor is declared replicated, but its local values differ between ranks.
 
     ## Why it matters
-    `DTensor.from_local(value, mesh, [Replicate()])` believes the placement. Each rank computes with its own value: results
-    and gradients are those of no model, and no error says so. Tensor-parallel layers do the same with their inputs.
+    `DTensor.from_local(value, mesh, [Replicate()])` believes the placement, as tensor-parallel layers do with
+    their inputs. Each rank computes with its own value, and no error says so.
 
     ## Fix
     Use `Partial()` for parts of a sum, reduce the value first, or give the ranks of a tensor-parallel group the same batch.
@@ -131,7 +131,7 @@ def rates_differ(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("SCRIPT620", "node-local-file-missing", Severity.ERROR, stage=CausalStage.RANK_ERROR)
 def node_local_file_missing() -> None:
-    """One rank writes a file on the disk of its node, and ranks of other nodes read it.
+    """One rank writes a file on its node, and ranks of other nodes read it.
 
     ## Why it matters
     Folders such as `/tmp` and `$SLURM_TMPDIR` exist on each node. With `rank == 0` only the first node has the file; the others
@@ -250,10 +250,11 @@ def moved_after_wrapping(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("SCRIPT623", "padded-samples-counted", Severity.WARNING)
 def padded_samples_counted() -> None:
-    """A metric counts the samples that a DistributedSampler repeats, and is divided by the size of the data set.
+    """A metric counts the samples that a DistributedSampler repeats.
 
     ## Why it matters
-    The sampler repeats samples so that all ranks have equally many. The sum counts them twice: an accuracy is too large, and
+    The sampler repeats samples so that all ranks have equally many. The sum counts them twice, and is divided by the size of
+    the data set: an accuracy is too large, and
     may exceed 1.
 
     ## Fix

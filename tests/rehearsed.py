@@ -16,6 +16,7 @@ __all__ = [
         "SHOWN",
         "Job",
         "at",
+        "averaged",
         "drawing",
         "epochs",
         "evaluated",

@@ -354,6 +354,12 @@ class Rehearsal(Section):
     """Lines with collectives, and branches on the rank, that no rank came to."""
     files: tuple[str, ...] = ()
     """The user's files of which lines ran."""
+    compared: tuple[str, ...] = ()
+    """What was compared between the ranks, in words."""
+    not_compared: tuple[str, ...] = ()
+    """What of the training could not be compared, with reasons."""
+    empty_reason: str = ""
+    """Why nothing could be compared at all, else empty."""
     obstacle: str | None = None
     obstacle_place: CodePlace | None = None
     isolation: dict[str, str] = field(default_factory=dict)

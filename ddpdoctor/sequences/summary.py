@@ -17,6 +17,7 @@ from ddpdoctor.facts.rehearsal import (
 )
 from ddpdoctor.sequences.branches import Sources, explained
 from ddpdoctor.sequences.comparison import Comparison
+from ddpdoctor.sequences.coverage import compared, not_compared, nothing_to_compare
 from ddpdoctor.sequences.decisions import decisions
 from ddpdoctor.sequences.lesser_observations import divided_losses, set_orders
 from ddpdoctor.sequences.observations import observations
@@ -80,6 +81,9 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         not_reached=_not_reached(ranks, texts),
         unreached=unreached(sources, executed),
         files=tuple(sorted(executed.lines)),
+        compared=compared(ranks),
+        not_compared=not_compared(ranks),
+        empty_reason=nothing_to_compare(ranks),
         obstacle=None if cannot is None else str(cannot[1].get("what")),
         obstacle_place=None if cannot is None else next(iter(places_of(cannot[1].get("at"))), None),
         isolation=seen.isolation,

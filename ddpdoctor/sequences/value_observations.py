@@ -11,7 +11,7 @@ from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RehearsalObser
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, Track
 
-__all__ = ["VALUE_LOOKS"]
+__all__ = ["VALUE_LOOKS", "shares_gradients"]
 
 Kind = ObservationKind
 NEAR = 2e-3
@@ -103,6 +103,15 @@ def _factor(records: Sequence[Record]) -> float | None:
     if not found or any(not _is_near(each, found[0]) for each in found) or found[0] <= 0:
         return None
     return found[0]
+
+
+def shares_gradients(ranks: Sequence[Track]) -> bool | None:
+    """Whether the optimizers of the ranks use equal gradients of some parameter; None if that was not measured."""
+    records = next(zip(*(t.of_kind("gradients") for t in ranks), strict=False), ())
+    used = [_numbers(r.get("used")) for r in records]
+    if len(used) < 2 or len({len(each) for each in used}) > 1 or not used[0]:
+        return None
+    return any(not _spread(each, EQUAL) for each in zip(*used, strict=True))
 
 
 def _reduced_at(track: Track, record: Record) -> object:
@@ -298,8 +307,9 @@ def _rates(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             return
 
 
-def _spread(values: Sequence[float]) -> bool:
-    return max(values) - min(values) > 1e-9 + 1e-6 * max(map(abs, values))
+def _spread(values: Sequence[float], share: float = 1e-6) -> bool:
+    """Whether numbers differ by more than a share of the largest one."""
+    return max(values) - min(values) > 1e-9 + share * max(map(abs, values))
 
 
 def _scaled_shards(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:

@@ -9,6 +9,7 @@ from rehearsed import (
     SHOWN,
     Job,
     at,
+    averaged,
     drawing,
     epochs,
     evaluated,
@@ -81,6 +82,16 @@ def test_a_rank_that_makes_the_inner_folder_needs_no_barrier() -> None:
         job.say(rank, "file", what="os.mkdir", path="/job/runs/a", at=at(8), call=0)
     job.say(1, "file", what="write", path="/job/runs/a/1.pt", at=at(12), call=0)
     assert found(job, Kind.FOLDER_RACE) == []
+
+
+def test_ranks_that_use_their_own_gradients_do_not_average_them() -> None:
+    """They may exchange parameters instead: a reduced tensor of the same shape is something else."""
+    for second, count in ((1.0, 1), (3.0, 0)):
+        job = averaged(differs_at_first=True)
+        for rank, used in enumerate((1.0, second)):
+            record = {"shapes": [[2]], "local": [rank + 1.0], "used": [used], "norms": [1.0]}
+            job.say(rank, "gradients", optimizer=0, step=0, notes=[], at=at(16), **record)
+        assert len(found(job, Kind.NEVER_BROADCAST)) == count
 
 
 def test_buffers_that_nothing_broadcasts_are_compared() -> None:

@@ -144,14 +144,33 @@ def names_the_cause(first: Finding, expected: dict[str, Any]) -> bool:
 
 
 def names_who(first: Finding, who: str) -> bool:
-    """Whether the first finding blames this rank and host, or nobody."""
+    """Whether the first finding names this process: in `who` (the first of several), or as the only one to blame.
+
+    `who` may name a rank, a host, a pod, a process id or a GPU, or several of them: all must be right. With "none", nobody
+    may be blamed.
+    """
     ranks = {*first.ranks, first.where.rank} - {None}
     if who == "none":
         return not ranks
-    rank, host = re.search(r"rank (\d+)", who), re.search(r"host (\S+)", who)
-    if rank is not None and ranks != {int(rank[1])} and (ranks or first.where.local_rank != int(rank[1])):
-        return False
-    return host is None or any(same_host(first.where.host or "", name) for name in host[1].split("|"))
+    culprit = first.culprit
+    known: dict[str, set[str]] = {
+        "rank": {str(rank) for rank in ranks} if len(ranks) == 1 else set(),
+        "pid": set(),
+        "GPU": {str(first.where.gpu)},
+    }
+    hosts = {first.where.host or ""}
+    if not ranks:
+        known["rank"] |= {str(first.where.local_rank)}
+    if culprit is not None:
+        known["rank"] |= {str(culprit.rank)} if culprit.rank is not None else {str(culprit.local_rank)}
+        known["pid"] |= {str(culprit.pid)}
+        known["GPU"] |= {(culprit.gpu or "").removesuffix(".0")}
+        hosts |= {culprit.host or ""}
+    for kind, name in re.findall(r"(rank|pid|GPU) (\S+)", who):
+        if name not in known[kind]:
+            return False
+    named = re.search(r"(?:host|pod) (\S+)", who) or re.fullmatch(r"([a-z]+-\d+)", who)
+    return named is None or any(same_host(host, name) for host in hosts for name in named[1].split("|"))
 
 
 def same_host(one: str, other: str) -> bool:

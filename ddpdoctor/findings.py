@@ -327,13 +327,12 @@ class Finding:
     @property
     def text(self) -> str:
         """The whole message: what was seen, where, and what that leaves open."""
-        about = self.about or self._unsaid_process
-        seen = f"{self.message} ({about})" if about else self.message
+        seen = f"{self.message} ({self.about})" if self.about else self.message
         return f"{seen}. {self.undetermined}" if self.undetermined else seen
 
     @property
-    def _unsaid_process(self) -> str:
-        """The process that decides it, if the message does not name it."""
+    def unsaid_process(self) -> str:
+        """The process that decides it, for a screen; "" if the message names it."""
         if self.culprit is None:
             return ""
         phrase, words = self.culprit.phrase, self.culprit.text

@@ -198,7 +198,8 @@ def _culprit(relation: Relation, who: Who, named: ToldProcess, found: Finding) -
     pid = named.pid if named.pid is not None else who.pid
     gpu = str(found.where.gpu) if found.where.gpu is not None else named.gpu
     text = _words(rank, local, pid, gpu)
-    words = " on ".join(each for each in (text, host) if each)
+    is_named = relation is Relation.FIRST and host == found.where.host
+    words = " on ".join(each for each in (text, "" if is_named else host) if each)
     return Culprit(relation, words, rank, local, who.node_rank, host, pid, gpu) if words else None
 
 

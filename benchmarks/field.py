@@ -58,6 +58,12 @@ CLASSES: dict[str, tuple[str, ...]] = {
 }
 """GPUAlert's labels, and our causes that they cover."""
 
+PREFIX = re.compile(r"\[rank\d+\]:? ?|^(?:\d{1,2}|localhost|[\d.]{7,15}): ")
+"""What a rank, srun or pdsh puts before a line; an expectation may quote it."""
+MOST_QUOTED = 150
+LEAST = 40
+"""A finding shortens long lines: so many characters of an expected line must be there."""
+
 Case = tuple[str, str, dict[str, Any]]
 """A name, the text of a log, and what is expected."""
 
@@ -135,12 +141,19 @@ def report_on(text: str) -> Report:
 
 
 def names_the_cause(first: Finding, expected: dict[str, Any]) -> bool:
-    """Whether the first finding is one of the expected causes and shows the expected words."""
+    """Whether the first finding is one of the expected causes and shows the expected words; any cause where none is expected."""
     names = {*expected["first"]}.union(*(ALIKE.get(name, ()) for name in expected["first"]))
     shown = " ".join(
         (first.quote, first.text, first.why, str(first.where.file), *(each.seen for each in first.evidence))
     )
-    return first.name in names and (expected.get("quote") or "").lower() in shown.lower()
+    quote = _plain(expected.get("quote") or "")
+    is_shown = quote in _plain(shown) or (len(quote) > LEAST and quote[:MOST_QUOTED] in _plain(shown))
+    return is_shown and (first.name in names or (not names and bool(quote)))
+
+
+def _plain(text: str) -> str:
+    """A line without what ranks and loggers put before it, in small letters: a finding quotes the message alone."""
+    return " ".join(PREFIX.sub("", text).lower().split())
 
 
 def names_who(first: Finding, who: str) -> bool:

@@ -15,7 +15,7 @@ _LOOPBACK = re.compile(
     re.IGNORECASE,
 )
 _MALFORMATIONS = (
-    (re.compile(r"^\d{2,10}$"), "is a number, not a host"),
+    (re.compile(r"^\d{1,10}$"), "is a number, not a host"),
     (re.compile(r"://"), "is a URL"),
     (re.compile(r"\$[({\w]|`"), "contains a shell expression that was not expanded"),
     (re.compile(r"\A\[.*\]\Z"), "has the brackets of an IPv6 URL"),

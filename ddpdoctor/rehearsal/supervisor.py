@@ -299,7 +299,7 @@ class _Rehearsal:
         if comparison.found is not None or comparison.difference is not None:
             self._first_difference = self._first_difference or now
             return now - self._first_difference > GRACE
-        if self._child.poll() is not None and not self._open:
+        if self._child.poll() is not None and (not self._open or self._is_quiet(now)):
             self._result.start_error = (
                 "" if self._result.torch else self._own_output.content.decode("utf-8", "replace")[-4000:]
             )
@@ -313,9 +313,13 @@ class _Rehearsal:
             return True
         if comparison.can_never_join and now - self._quiet_since > STALLED:
             return True
-        if now - self._quiet_since > STALLED and self._is_idle():
+        if self._is_quiet(now):
             return self._is_stalled(active)
         return False
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether nothing happens any more. A process that a rank forked and left behind may sleep for ever."""
+        return now - self._quiet_since > STALLED and self._is_idle()
 
     def _is_stalled(self, active: list[Any]) -> bool:
         """Whether no rank can continue: all wait, or those that do not are ended."""

@@ -202,6 +202,8 @@ class Branches(ShellProcess):
     def _merge(self, ways: Sequence[tuple[Branches, Flow | None]]) -> None:
         for shell, _ in ways:
             self.started += shell.started
+        if any(shell.awaited for shell, _ in ways):
+            self.awaited = len(self.started)
         living = [shell for shell, _ in ways if not shell.is_ended]
         if not living:
             self.is_ended = all(flow is None or flow.kind == "exit" for _, flow in ways)

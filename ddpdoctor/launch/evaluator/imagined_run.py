@@ -15,6 +15,9 @@ from ddpdoctor.launch.evaluator.values import Origin, Value
 __all__ = ["ImaginedRun", "Launched", "MissingVariables", "Place", "StartedProgram", "Starter", "Withheld"]
 
 
+_NOWHERE = Origin("", 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Starter:
     """What starts a command on hosts: srun, mpirun, jsrun, flux, ssh. `hosts` are those that it uses.
@@ -94,6 +97,12 @@ class Launched:
     """The hosts and slots of the host file that it reads."""
     active: Mapping[str, int] | None = None
     """The hosts that it uses of them, with the number of their GPUs."""
+    hostfile: str | None = None
+    """The text of the host file that its deepspeed reads."""
+    statement: Origin = _NOWHERE
+    """The statement of the file's own shell."""
+    is_left: bool = False
+    """It runs in the background of a subshell, for which no `wait` of the file's own shell waits."""
     trainer: Mapping[str, int] = field(default_factory=dict)
     """The devices and num_nodes that LightningCLI gets from its words or their configuration file."""
 

@@ -31,7 +31,11 @@ class JobTexts:
     def read_all(self, path: str, folder: str | None) -> str | None:
         """The same with its unknown pieces, for a shell that executes it."""
         full = full_path(path, folder)
-        return self.written[full] if full in self.written else self._files.text(full)
+        if (
+            full in self.written or UNKNOWN in full
+        ):  # a path with an unknown piece is the same wherever it is written alike
+            return self.written.get(full)
+        return self._files.text(full)
 
     def own_script(self, program: Value, folder: str | None) -> Value | None:
         """The text of a shell script that is run by its path, `./wrapper.sh`; None for every other program."""
@@ -40,7 +44,7 @@ class JobTexts:
 
     def read_script(self, path: Value, folder: str | None) -> Value | None:
         """The text of a file with the place where the job file writes it, else that of the word that names it."""
-        text = self.read_all(path.text, folder) if path.is_known else None
+        text = self.read_all(path.text, folder) if path.is_known or not path.varies else None
         origins = self.written_at_places.get(full_path(path.text, folder), ())
         return None if text is None else Value(text, origins or path.origins)
 

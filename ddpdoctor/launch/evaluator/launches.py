@@ -34,7 +34,7 @@ from ddpdoctor.launch.evaluator.slurm_steps import MOST_TASKS, SlurmSteps
 from ddpdoctor.launch.evaluator.started_launchers import StartedLauncher, TaskLayout, as_words, placed
 from ddpdoctor.launch.evaluator.started_trainers import on_hosts_of_deepspeed, trainer_options
 from ddpdoctor.launch.evaluator.tools import host_names
-from ddpdoctor.launch.evaluator.values import NODE, Origin, Value, joined
+from ddpdoctor.launch.evaluator.values import NODE, Origin, Value, joined, origins_of
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.evaluator.wrapper_words import as_env_says, keeps_environ, value_of_word, words_after
 from ddpdoctor.launch.layers import parse_layers
@@ -98,6 +98,7 @@ class _Runner:
         self._others: dict[str, int] = {}
         self._texts = JobTexts(files, allocation.texts)
         self._group = 0
+        self._statement = Origin("", 0, 0)
 
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
@@ -122,6 +123,7 @@ class _Runner:
         shell.run(text, lambda start, end: Origin(file, start, end))
         for command in shell.started:
             self._group += 1
+            self._statement = command.origin
             self._expand(command, command.argv, command.environ, place, 0)
         self._found.left_out += self._budget.described(file, text)
         return self._found
@@ -261,6 +263,7 @@ class _Runner:
         environ: Mapping[str, Value],
         place: Place,
         depth: int,
+        written: Callable[[int, int], Origin] | None = None,
     ) -> None:
         used = {name for name in place.withheld if _expands(text.text, name)}
         place = replace(place, missed=place.missed | used) if used else place
@@ -270,8 +273,11 @@ class _Runner:
         shell.stdin = command.stdin
         if arguments:
             shell.name, shell.positional = arguments[0], list(arguments[1:])
-        origin = text.origins[0] if text.origins else command.origin
-        shell.run(text.text, self._inside.get(text.text) or self._texts.places_of(text) or (lambda start, end: origin))
+        whole = command.origin
+        inside = (o for o in text.origins if o.file == whole.file and whole.start <= o.start and o.end <= whole.end)
+        origin = next(inside, text.origins[0] if text.origins else whole)
+        known = written or self._inside.get(text.text) or self._texts.places_of(text)
+        shell.run(text.text, known or (lambda start, end: origin))
         if shell.variables.missed:
             names = tuple(shell.variables.missed)
             self._found.missing.append(MissingVariables(names, command.origin, place.via, command.is_certain))
@@ -284,6 +290,7 @@ class _Runner:
                 private=started.private | command.private,
                 is_certain=started.is_certain and command.is_certain,
                 is_background=started.is_background or command.is_background,
+                is_left=started.is_left or command.is_left,
             )
             self._expand(certain, started.argv, started.environ, place, depth + 1)
 
@@ -307,7 +314,9 @@ class _Runner:
             hosts = [Value(name) for name in self._allocation.hosts]
         else:
             hosts = [Value(name) for each in (named or "").split() for name in host_names(each) or ()]
-        text = joined((argv[at] for at in range(rest[0], len(argv))), " ") if rest else Value()
+        pieces = argv[rest[0] :] if rest else ()
+        text = joined(pieces, " ")
+        written = origins_of(pieces, " ", command.origin) if len(pieces) > 1 else None
         known = {name: at for at, name in enumerate(self._allocation.hosts)}
         keeps = layer.name == "blaunch" or (layer.name == "qrsh" and "-V" in texts)
         for number, host in enumerate(hosts[:MOST_NODES]):
@@ -319,12 +328,12 @@ class _Runner:
             there = replace(place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter)
             private = command.private | {name for name, value in command.environ.items() if value.origins}
             if keeps:
-                self._run_text(replace(command, folder=None), own, [], environ, there, depth)
+                self._run_text(replace(command, folder=None), own, [], environ, there, depth, written)
             elif layer.name == "pbsdsh":  # it executes its words without a shell
                 inner = argv[rest[0] :] if rest else ()
                 self._expand(replace(command, folder=None, private=private), inner, {}, there, depth + 1)
             else:
-                self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth)
+                self._run_text(replace(command, folder=None, private=private), own, [], {}, there, depth, written)
 
     def _submit(self, command: StartedCommand, what: StartedLauncher, place: Place, depth: int) -> None:
         """sbatch, salloc, qsub and `flux batch`: a job with an allocation of its own. What several of them are given is known if
@@ -389,14 +398,17 @@ class _Runner:
             return
         tasks, base, withheld = self._layout(what)
         hosts = tuple(dict.fromkeys(task.host for task in tasks))
-        is_mpi, mpi = launcher is LauncherKind.MPIRUN, self._mpi()
+        is_mpi, mpi, places = launcher is LauncherKind.MPIRUN, self._mpi(), what.places()
+        slots_at = what.environ.get("OMPI_MCA_orte_set_default_slots", Value()).origins  # of an MPIJob
+        if is_mpi and slots_at:
+            places["slots"] = slots_at[0]
         starter = Starter(
             what.layer.name,
             _origin(what.argv[0], command),
             hosts,
             len(tasks),
-            what.places(),
-            mpi.slots(what.layer, what.folder) if is_mpi else None,
+            places,
+            mpi.slots(what) if is_mpi else None,
             mpi.refused_row(what.layer, what.folder) if is_mpi else "",
         )
         for task in tasks[:MOST_TASKS]:
@@ -449,6 +461,8 @@ class _Runner:
             group=self._group,
             is_certain=command.is_certain,
             is_background=command.is_background,
+            statement=self._statement,
+            is_left=command.is_left,
             order=command.order,
             trainer=trainer_options(self._texts, argv, command.folder) if layer.launcher is LauncherKind.PYTHON else {},
         )
@@ -462,7 +476,10 @@ _SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_FLUX = re.compile(r"(?m)^[^#\n]*\bflux (?:run|submit)\b")
 _STARTS_MPI = re.compile(r"(?m)^[^#\n]*\bmpi(?:run|exec)\b")
 _OF_MPI_TASKS = frozenset(
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID")
+    (
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
+        *("PMI_LOCAL_RANK", "PALS_RANKID", "PALS_LOCAL_RANKID"),
+    )
 )
 """Variables that only tasks have: a script that starts them itself runs in none."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -44,28 +44,13 @@ class MpiTasks:
             for name, sign, text in ((given.value or "").partition("="),)
         }
         even = max(1, -(-count // len(hosts)))
-        tasks, node, local = [], 0, 0
-        for rank in range(min(count, MOST_TASKS)):
-            while node + 1 < len(hosts) and local >= (sizes[hosts[node]] or even):
-                node, local = node + 1, 0
-            own = {
-                "OMPI_COMM_WORLD_RANK": of_task(rank),
-                "OMPI_COMM_WORLD_LOCAL_RANK": of_task(local),
-                "OMPI_COMM_WORLD_SIZE": Value(str(count)),
-                "PMI_RANK": of_task(rank),
-                "PMI_SIZE": Value(str(count)),
-                "MPI_LOCALRANKID": of_task(local),
-            }
-            if layer.name == "horovodrun":
-                own = {
-                    "HOROVOD_RANK": of_task(rank),
-                    "HOROVOD_LOCAL_RANK": of_task(local),
-                    "HOROVOD_SIZE": Value(str(count)),
-                }
-            tasks.append(
-                LaunchedTask(hosts[node], node, rank, local, self._allocation.gpus_per_node, {**forwarded, **own})
-            )
-            local += 1
+        variables = _VARIABLES[_library(layer)]
+        tasks = []
+        for rank, node, local in _placed(count, [sizes[host] or even for host in hosts]):
+            numbers = {"rank": of_task(rank), "local": of_task(local), "size": Value(str(count))}
+            own = {name: numbers[which] for name, which in variables.items()}
+            gpus = self._allocation.gpus_per_node
+            tasks.append(LaunchedTask(hosts[node], node, rank, local, gpus, {**forwarded, **own}))
         flags = {given.flag for given in layer.reading.given}
         is_by_ssh = not self._allocation.scheduler and bool(flags & _OPEN_MPI) and not flags & _HYDRA
         is_by_ssh &= layer.name != "horovodrun"  # it exports the whole environment
@@ -77,17 +62,22 @@ class MpiTasks:
         }
         return tasks, dict(environ), gone if is_by_ssh else {}
 
-    def slots(self, layer: Layer, folder: str | None) -> int | None:
+    def slots(self, what: StartedLauncher) -> int | None:
         """How many processes the hosts of Open MPI or horovodrun take: a host of a list without a count takes one."""
+        layer = what.layer
         flags = {given.flag for given in layer.reading.given}
         is_open_mpi = bool(flags & (_OPEN_MPI - {"--host"})) and not flags & _HYDRA
         is_horovod = layer.name == "horovodrun"
         if (self._allocation.scheduler and not is_horovod) or any(_MORE_ALLOWED.search(w.text) for w in layer.own):
             return None
-        slots_of = self._mpi_slots(layer, folder)
+        slots_of = self._mpi_slots(layer, what.folder)
         listed = option(layer, "-H", "--host", "-host", "-hosts", "--hosts")
-        if UNKNOWN in (listed or "") or (listed is None and option(layer, "--hostfile", "-hostfile") is None):
+        if UNKNOWN in (listed or ""):
             return None
+        if listed is None and option(layer, "--hostfile", "-hostfile") is None:
+            default = what.environ.get(_DEFAULT_HOSTS)
+            text = None if default is None else self._read(default.text, what.folder)
+            slots_of = slots_of_hosts(text) if text is not None else {"": None}
         if None in slots_of.values() and (listed is None or not is_open_mpi):
             return None
         return sum(slots or 1 for slots in slots_of.values()) if is_open_mpi or is_horovod else None
@@ -96,7 +86,7 @@ class MpiTasks:
         """The first row of Hydra's host file with `slots=`, which is Open MPI's word; "" for another MPI."""
         flags = {given.flag for given in layer.reading.given}
         path = option(layer, "-f", "-hostfile", "-machinefile")
-        if path is None or UNKNOWN in path or not (layer.name.endswith(".hydra") or flags & _HYDRA):
+        if path is None or not (layer.name.endswith(".hydra") or flags & _HYDRA):
             return ""
         rows = (row.partition("#")[0].strip() for row in (self._read(path, folder) or "").splitlines())
         return next((row for row in rows if re.search(r"\s(?:max_)?slots\s*=", row)), "")
@@ -109,7 +99,7 @@ class MpiTasks:
             if pairs:
                 return {name: number_of(slots) for name, _, slots in pairs[:MOST_NODES]}
         path = option(layer, "--hostfile", "-hostfile", "-machinefile", "--machinefile", "-f")
-        text = self._read(path, folder) if path is not None and UNKNOWN not in path else None
+        text = self._read(path, folder) if path is not None else None
         if text is not None and (rows := slots_of_hosts(text)):
             return dict(list(rows.items())[:MOST_NODES])
         return dict.fromkeys(self._allocation.hosts)
@@ -123,6 +113,54 @@ def _per_node(layer: Layer) -> int | None:
     return number_of(option(layer, "-ppn", "--ppn", "-npernode", "--npernode", "-N", "-perhost"))
 
 
+def _placed(count: int, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Rank, node and local rank: the hosts are filled one after the other, and again from the first one if more are left."""
+    used = [0] * len(sizes)
+    node, room = 0, sizes[0]
+    for rank in range(min(count, MOST_TASKS)):
+        if room < 1:
+            node = (node + 1) % len(sizes)
+            room = max(1, sizes[node])
+        yield rank, node, used[node]
+        used[node], room = used[node] + 1, room - 1
+
+
+def _library(layer: Layer) -> str:
+    """Whose launcher it is, as far as its options say: `open`, `hydra` (MPICH, Intel MPI), `pals` (Cray), `horovod`, or ""."""
+    flags = {given.flag for given in layer.reading.given}
+    if layer.name == "horovodrun":
+        return "horovod"
+    if flags & _PALS:
+        return "pals"
+    if layer.name.endswith(".hydra") or flags & _HYDRA:
+        return "hydra"
+    return "open" if flags & (_OPEN_MPI - {"--host"}) else ""
+
+
+_OF_OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "rank",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "local",
+    "OMPI_COMM_WORLD_SIZE": "size",
+    "PMIX_RANK": "rank",
+}
+_OF_HYDRA = {"PMI_RANK": "rank", "PMI_SIZE": "size", "MPI_LOCALRANKID": "local"}
+_VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "open": _OF_OPEN_MPI,
+    "hydra": _OF_HYDRA,
+    "pals": {
+        "PMI_RANK": "rank",
+        "PMI_SIZE": "size",
+        "PMI_LOCAL_RANK": "local",
+        "PALS_RANKID": "rank",
+        "PALS_LOCAL_RANKID": "local",
+    },
+    "horovod": {"HOROVOD_RANK": "rank", "HOROVOD_LOCAL_RANK": "local", "HOROVOD_SIZE": "size"},
+    "": {**_OF_OPEN_MPI, **_OF_HYDRA},
+}
+"""The variables of each task. A launcher whose library is not known sets those of Open MPI and of Hydra."""
+_DEFAULT_HOSTS = "OMPI_MCA_orte_default_hostfile"
+_PALS = frozenset(("--cpu-bind", "--mem-bind", "--gpu-bind", "--depth", "--hostlist"))
+"""Options that only the mpiexec of HPE Cray's PALS has (mpiexec(1) of cray-pals)."""
 _MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 
 

@@ -85,7 +85,7 @@ class Redirections(ShellProcess):
     def _write_files(self, targets: Sequence[tuple[Value, list[Value], bool]]) -> None:
         """Keep what a command wrote to files: a script that is written with a heredoc may be run later."""
         for path, sink, adds in targets:
-            if path.is_known and not path.text.startswith("/dev/"):
+            if (path.is_known or not path.varies) and not path.text.startswith("/dev/"):
                 self.machine.write_file(path.text, self.folder, joined(sink), adds=adds)
 
     def _heredoc(self, node: Node) -> Value:

@@ -21,10 +21,11 @@ __all__ = ["flux_tasks", "jsrun_tasks"]
 def jsrun_tasks(allocation: Allocation, what: StartedLauncher) -> TaskLayout:
     """Resource sets (`-n`), so many per host (`-r`), each with tasks (`-a`) and GPUs (`-g`)."""
     options = plain_options(what.words)
-    sets = number_in(options, "-n", "--nrs") or 1
-    per_host = number_in(options, "-r", "--rs_per_host") or max(1, sets // len(allocation.hosts))
-    per_set, gpus = number_in(options, "-a", "--tasks_per_rs") or 1, number_in(options, "-g", "--gpu_per_rs")
     hosts = allocation.hosts
+    per_host, counted = number_in(options, "-r", "--rs_per_host"), number_in(options, "-n", "--nrs")
+    sets = counted or (per_host or 1) * (len(hosts) if per_host else 1)  # an unknown `-n` with `-r` fills the hosts
+    per_host = per_host or max(1, sets // len(hosts))
+    per_set, gpus = number_in(options, "-a", "--tasks_per_rs") or 1, number_in(options, "-g", "--gpu_per_rs")
     total, tasks = sets * per_set, []
     for rank in range(min(total, MOST_TASKS)):
         node = min(rank // (per_host * per_set), len(hosts) - 1)

@@ -6,10 +6,13 @@ Everything is bounded: statements, depth, repetitions, characters.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.launch.evaluator.branches import Branches
 from ddpdoctor.launch.evaluator.conditions import Conditions
+from ddpdoctor.launch.evaluator.shell_commands import StartedCommand
 from ddpdoctor.launch.evaluator.shell_process import ShellFunction
 from ddpdoctor.launch.evaluator.simple_commands import SimpleCommands
 from ddpdoctor.launch.evaluator.values import Origin, joined
@@ -38,7 +41,7 @@ class Shell(Branches, SimpleCommands):
         inner = self.child()
         inner.output = self.output
         inner.guarded(lambda: inner.block(node.children))
-        self.started += inner.started
+        self.started += _left(inner)
         self.status = inner.status
 
     def negated(self, node: Node) -> None:
@@ -66,7 +69,7 @@ class Shell(Branches, SimpleCommands):
             inner.stdin = stdin
             inner.output = []
             inner.guarded(functools.partial(inner.execute, part))
-            self.started += inner.started
+            self.started += _left(inner)
             if at + 1 < len(parts):
                 stdin = joined(inner.output)
             else:
@@ -107,6 +110,13 @@ Shell.handlers = {
     "unset_command": Shell.unset,
     "command": Shell.command,
 }
+
+
+def _left(inner: Shell) -> Iterator[StartedCommand]:
+    """What a subshell has started, once it has ended: for its background commands no other shell can wait."""
+    for at, command in enumerate(inner.started):
+        is_left = command.is_background and at >= inner.awaited and not inner.is_background
+        yield replace(command, is_left=True) if is_left else command
 
 
 def run_text(text: str, shell: Shell, file: str = "") -> int | None:

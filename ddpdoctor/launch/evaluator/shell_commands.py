@@ -22,6 +22,8 @@ class StartedCommand:
     origin: Origin
     is_certain: bool = True
     is_background: bool = False
+    is_left: bool = False
+    """A subshell started it in the background and ended without waiting for it: no other shell can wait for it."""
     stdin: Value | None = None
     private: frozenset[str] = frozenset()
     """Variables that the shell has set and that the program does not get."""

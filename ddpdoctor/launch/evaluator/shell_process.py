@@ -69,6 +69,8 @@ class ShellProcess:
         self.folder: str | None = None
         self.status: int | None = 0
         self.started: list[StartedCommand] = []
+        self.awaited = 0
+        """How many of them it has waited for."""
         self.output: list[Value] = []
         self.stdin: Value | None = None
         self.options: set[str] = set()

@@ -38,7 +38,8 @@ def on_hosts_of_deepspeed(texts: JobTexts, started: Launched) -> list[Launched]:
     """
     layer, place = started.layer, started.place
     path = layer.value("hostfile")
-    text = texts.read(path, started.folder) if path is not None and UNKNOWN not in path else None
+    text = texts.read(path, started.folder) if path is not None else None
+    started = replace(started, hostfile=text)
     pool = None if text is None else deepspeed_pool(text)
     if pool is None:
         return [started]

@@ -9,7 +9,6 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.record import StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -26,6 +25,7 @@ from ddpdoctor.launch.evaluator.values import NOT_KNOWN, Value
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 from ddpdoctor.launch.program_names import SHELLS
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ComposeService", "names_of", "run_of_compose", "services_of"]
 

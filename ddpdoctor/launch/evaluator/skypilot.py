@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
@@ -20,6 +20,7 @@ from ddpdoctor.launch.evaluator.placed_commands import PlacedCommand
 from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, Value
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["SkyPilotTask", "run_of_skypilot", "task_of"]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     *("ARRAY", "EMPTY", "NODE", "NOT_KNOWN", "RANDOM", "TASK", "TIME"),

@@ -40,7 +40,7 @@ def mpi_without_gpu_support(log: Log) -> Iterator[Finding]:
         dist.init_process_group("nccl")
 
     ## Source
-    torch/csrc/distributed/c10d/ProcessGroupMPI.cpp (checkSingleTensorHelper). Confirmed by a maintainer in
-    https://github.com/ROCm/pytorch/issues/453.
+    torch/csrc/distributed/c10d/ProcessGroupMPI.cpp (checkSingleTensorHelper). The answer to
+    https://github.com/ROCm/pytorch/issues/453 names RCCL.
     """
     yield from ending(mpi_without_gpu_support, log)

@@ -57,7 +57,12 @@ def read_inspector(lines: Sequence[Line]) -> Record:
     hosts = {host for each in found.values() for host in each.hosts.values()}
     record.host = hosts.pop().partition(".")[0] if len(hosts) == 1 else None
     if not within:
-        record.refusal = "bandwidths between nodes, for which no numbers are published"
+        is_known = any(each.nodes > 1 for each in found.values())
+        record.refusal = (
+            "bandwidths between nodes, for which no numbers are published"
+            if is_known
+            else "records without the number of nodes, so no published bandwidth applies"
+        )
         return record
     _measurements(record, max(within, key=lambda each: (each.size, each.records)))
     if "probe.measurements" not in record.values:

@@ -382,6 +382,7 @@ def test_bandwidths_of_the_inspector_are_judged_with_the_gpus_of_another_file() 
         (inspector(40.0, count=19), "fewer than 20 collectives of one size"),
         (inspector(40.0, clock="kernel_cpu"), "fewer than 20 collectives of one size"),
         (inspector(40.0, nodes=2), "between nodes"),
+        (inspector(40.0).replace(',"nnodes":1', ""), "without the number of nodes"),
     ],
 )
 def test_records_of_the_inspector_alone_are_not_judged(text: str, reason: str) -> None:

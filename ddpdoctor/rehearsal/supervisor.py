@@ -11,10 +11,11 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rehearsal.hook.leftovers import end_marked
 from ddpdoctor.rehearsal.stage import RehearsalFolder
 from ddpdoctor.sequences.comparison import Comparison

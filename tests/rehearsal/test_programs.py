@@ -26,6 +26,7 @@ QUICK = (
     "validation_on_main",
     "last_batch",
     "needs_gpu",
+    "divided_by_local_count",
 )
 """Those that every run of the tests rehearses; the others are slow."""
 

@@ -281,7 +281,7 @@ def _sections(rehearsal: Rehearsal, report: Report) -> tuple[CheckedSection, ...
     if rehearsal.not_reached:
         text = f"{', '.join(rehearsal.not_reached)} (shorter epochs: --epoch-steps 2)"
         sections.append(CheckedSection("reached", "not reached", SectionState.SKIPPED, text))
-    if rehearsal.unreached:
+    if rehearsal.unreached and rehearsal.difference is None:  # ranks that are ended there report no further lines
         shown = [f"{each.place} {each.what}" for each in rehearsal.unreached]
         more = f" and {len(shown) - MOST_UNREACHED} more" if len(shown) > MOST_UNREACHED else ""
         text = f"{', '.join(shown[:MOST_UNREACHED])}{more}"

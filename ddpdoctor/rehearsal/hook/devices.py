@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.places import is_called_by_library, place
 from ddpdoctor.rehearsal.hook.randomness import DRAWS, drawn
 
-__all__ = ["ImaginedDevices", "as_device", "current", "device_of", "is_cuda", "mark", "select"]
+__all__ = ["ImaginedDevices", "as_device", "begin_process", "current", "device_of", "is_cuda", "mark", "select"]
 
 MARK = "_ddpdoctor_device"
 FACTORIES = frozenset(
@@ -113,6 +113,11 @@ def use() -> None:
             "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
             "'spawn' start method"
         )
+
+
+def begin_process() -> None:
+    """This process is a new rank: what its parent imported has used no device of the rank."""
+    _use["pid"] = 0
 
 
 def current() -> int:
@@ -310,7 +315,7 @@ def _check_in_flight(name: str, args: Any) -> None:
                 if tensor.layout is torch.strided and tensor.device.type == "cpu"
                 else None
             )
-        if found is not None:
+        if found is not None and not is_called_by_library():
             _report("early_read", operation=found[0], used=name, started=found[1])
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from typing import Any
 
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.places import frames_of_user
+from ddpdoctor.rehearsal.hook.places import frames_of_user, is_called_by_library
 
 __all__ = ["watch"]
 
@@ -58,4 +59,20 @@ def _report(event: str, args: tuple[Any, ...]) -> None:
     torch_distributed = sys.modules.get("ddpdoctor.rehearsal.hook.collectives")
     count = torch_distributed.calls().count if torch_distributed is not None else 0
     _reported.add((kind, path))
-    channel().say("file", what=kind, path=path, at=at, call=count, exists=os.path.exists(path))
+    channel().say(
+        "file",
+        what=kind,
+        path=path,
+        at=at,
+        call=count,
+        exists=os.path.exists(path),
+        library=is_called_by_library() or _is_temporary(),
+    )
+
+
+def _is_temporary() -> bool:
+    """Whether the tempfile module makes it, under a name of its own on each rank."""
+    walked = sys._getframe(1)
+    while walked.f_back is not None and walked.f_code.co_filename != tempfile.__file__:
+        walked = walked.f_back
+    return walked.f_code.co_filename == tempfile.__file__

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ddpdoctor.rehearsal.hook import deepspeed_ops
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.cuda import refuse
 from ddpdoctor.rehearsal.hook.places import place
@@ -50,6 +51,8 @@ def install() -> None:
     torch.Tensor.record_stream = lambda self, stream: None
     torch.backends.cuda.is_built = lambda: True
     sys.meta_path.append(_Finder())
+    if channel().config.get("gpus", 0):
+        deepspeed_ops.install()
     if channel().config.get("cuts_network"):
         sys.meta_path.insert(0, TrackerFinder())
 

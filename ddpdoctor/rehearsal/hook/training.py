@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import threading
@@ -448,7 +449,7 @@ def _watch_loaders() -> None:
     from torch.utils.data import DataLoader
 
     init, iterate, length = DataLoader.__init__, DataLoader.__iter__, DataLoader.__len__
-    numbers: dict[int, int] = {}
+    numbers = itertools.count()
     limit = channel().config.get("epoch_steps")
 
     @functools.wraps(init)
@@ -456,7 +457,8 @@ def _watch_loaders() -> None:
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         init(self, *args, **kwargs)
-        number = numbers[id(self)] = len(numbers)
+        number = next(numbers)
+        object.__setattr__(self, "_ddpdoctor_number", number)
         sampler = getattr(self, "sampler", None)
         batch_sampler = getattr(self, "batch_sampler", None)
         inner = getattr(batch_sampler, "sampler", None)
@@ -488,7 +490,8 @@ def _watch_loaders() -> None:
 
     @functools.wraps(iterate)
     def begun(self: Any) -> Any:
-        number = numbers.get(id(self), -1)
+        number = getattr(self, "_ddpdoctor_number", -1)
+        is_training = torch.is_grad_enabled() and not _is_evaluating()
         at = place()
         iteration = getattr(self, "_ddpdoctor_iteration", 0)
         object.__setattr__(self, "_ddpdoctor_iteration", iteration + 1)
@@ -501,10 +504,10 @@ def _watch_loaders() -> None:
             epoch=getattr(sampler, "epoch", None),
             at=at,
             rng=random_state,
-            is_training=torch.is_grad_enabled(),
+            is_training=is_training,
             step=steps().count,
         )
-        if torch.is_grad_enabled():
+        if is_training:
             randomness.begin()
         return _Batches(iterate(self), number, iteration, limit, at)
 
@@ -514,6 +517,15 @@ def _watch_loaders() -> None:
         return int(whole if limit is None else min(whole, limit))
 
     DataLoader.__init__, DataLoader.__iter__, DataLoader.__len__ = made, begun, measured
+
+
+def _is_evaluating() -> bool:
+    """Whether the model that is trained was switched to evaluation last; a frozen teacher beside it does not count."""
+    reference = getattr(_local, "evaluated_module", None)
+    model = None if reference is None else reference()
+    if model is None or model.training:
+        return False
+    return any(id(p) in _wrapped if _wrapped else p.requires_grad for p in model.parameters())
 
 
 def _kind(value: Any) -> str | None:
@@ -648,6 +660,7 @@ def _watch_evaluation() -> None:
 
     @functools.wraps(original)
     def evaluate(self: Any) -> Any:
+        _local.evaluated_module = weakref.ref(self)
         if not getattr(_local, "evaluated", False):
             _local.evaluated = True
             channel().say("eval", at=place())

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ddpdoctor.rehearsal.hook.cuda import refuse
+from ddpdoctor.rehearsal.hook.replaced import replaced
 
 __all__ = ["install"]
 
@@ -75,8 +76,6 @@ class _CpuAdam:
 
 
 def _load(builder: Any, verbose: bool = True) -> Any:
-    from ddpdoctor.rehearsal.hook.standins import replaced
-
     if builder.name == "fused_adam":
         replaced("DeepSpeed's FusedAdam", "the same steps on CPU")
         return SimpleNamespace(multi_tensor_adam=_fused_adam)
@@ -98,11 +97,11 @@ class _DeepSpeedFinder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _BuilderLoader(spec.loader)
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _BuilderLoader(importlib.abc.Loader):
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 

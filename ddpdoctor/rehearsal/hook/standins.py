@@ -15,6 +15,7 @@ from ddpdoctor.rehearsal.hook import deepspeed_ops
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.cuda import refuse
 from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.replaced import replaced
 from ddpdoctor.rehearsal.hook.trackers import TrackerFinder
 
 __all__ = ["install"]
@@ -34,14 +35,6 @@ NEEDS_GPU = (
     "nvidia.dali",
 )
 """Packages that are not installed here and whose use ends the rehearsal."""
-_told: set[str] = set()
-
-
-def replaced(what: str, by: str) -> None:
-    """Name a stand-in in the report, once."""
-    if what not in _told:
-        _told.add(what)
-        channel().say("standin", what=what, by=by, at=place())
 
 
 def install() -> None:

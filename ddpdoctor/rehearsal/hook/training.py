@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map
 
 from ddpdoctor.rehearsal.hook import devices, gradients, origins, randomness, states, variables
 from ddpdoctor.rehearsal.hook.channel import channel
@@ -113,6 +114,7 @@ def _watch_ddp() -> None:
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
         _local.loaded = None
         self._ddpdoctor_made = made
+        self._ddpdoctor_device = devices.as_device(listed[0]) if listed and isinstance(listed[0], int) else None
         _alive.add(self)
         self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
@@ -120,6 +122,7 @@ def _watch_ddp() -> None:
     def passed(self: Any, *args: Any, **kwargs: Any) -> Any:
         at = place()
         _check_unchanged(self)
+        args, kwargs = _on_device((args, kwargs), self._ddpdoctor_device)
         _local.inside = True
         has_buffers = getattr(self, "will_sync_module_buffers", lambda: False)()
         run = functools.partial(forward, self, *args, **kwargs)
@@ -146,6 +149,13 @@ def _watch_ddp() -> None:
     DistributedDataParallel.__init__ = wrapped
     DistributedDataParallel.forward = passed
     _watch_join(DistributedDataParallel)
+
+
+def _on_device(inputs: Any, device: Any) -> Any:
+    """The inputs as DDP passes them on: with `device_ids` it moves them to that device."""
+    if device is None:
+        return inputs
+    return tree_map(lambda each: each.to(device) if isinstance(each, torch.Tensor) else each, inputs)
 
 
 def _check_unchanged(model: Any) -> None:

@@ -221,7 +221,7 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
     if rehearsal.obstacle is not None:
         obstacle = rehearsal.obstacle_place
         beyond = f" beyond {obstacle}" if obstacle is not None else ""
-        return (f"could not rehearse{beyond}: {rehearsal.obstacle} needs a GPU",)
+        return (f"could not rehearse{beyond}: {rehearsal.obstacle} {rehearsal.obstacle_reason}",)
     if rehearsal.difference is not None:
         return ()
     if not rehearsal.ranks and rehearsal.others:

@@ -86,6 +86,7 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         not_compared=not_compared(ranks),
         empty_reason=nothing_to_compare(ranks),
         obstacle=None if cannot is None else str(cannot[1].get("what")),
+        obstacle_reason="needs a GPU" if cannot is None else str(cannot[1].get("why", "needs a GPU")),
         obstacle_place=None if cannot is None else next(iter(places_of(cannot[1].get("at"))), None),
         isolation=seen.isolation,
         others=tuple(

@@ -249,7 +249,7 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
             origins.follow(name, args, result)
         if wanted is None:
             if name in FACTORIES and not tensors:
-                wanted = CPU
+                wanted = CPU if given is None else None  # on the meta device, for example
             else:
                 wanted = _common(tensors, name)
         return _marked(result, wanted)

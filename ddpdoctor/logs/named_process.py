@@ -21,6 +21,7 @@ _RANKS = tuple(
         r"\bcollective calls at and around rank (\d{1,6})\b",  # NCCL's check of arguments
         r"^[\w.-]{1,63}:rank(\d{1,6})[.: ]",  # psm3
         r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]{0,80}?)?Rank (\d{1,6})\]",  # ProcessGroupNCCL
+        r"\b[Rr]ank[ :=](\d{1,6}): (?=[A-Z][A-Za-z]{1,60}(?:[ :]|Error))",
         r"\brank ?(?:: ?)?(\d{1,6}) ?\(local[_ ]rank ?: ?\d{1,4}\)",  # torchrun's summary
         r"\bprocess rank (\d{1,6}) with PID\b",  # Open MPI
         r"\b(?:raised|failed|crashed|died|error|[Ee]xception|killed) (?:on|in|by|at) (?:global )?[Rr]ank[ :=](\d{1,6})\b",
@@ -63,6 +64,8 @@ _HOSTS = (
     re.compile(r"^srun: error: ([\w.-]+): tasks? "),
     re.compile(r"\(\w+ (?:rank=\d+,? )?pid=\d+, ip=([\d.]+)\)"),
     re.compile(r"\(pid=\d+, ip=([\d.]+)"),
+    re.compile(r"\b[Nn]ode failure on ([\w.-]+)"),
+    re.compile(r"\b[Dd]evice: \d{1,2}, node: ([\w.-]+)$"),  # Megatron
 )
 
 

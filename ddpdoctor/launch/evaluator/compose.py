@@ -270,7 +270,7 @@ def _rows_of_environ(text: str) -> Iterator[tuple[str, str]]:
         if match:
             value = match[2].strip()
             is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-            yield match[1], value[1:-1] if is_quoted else re.sub(r"\s+#.*", "", value)
+            yield match[1], value[1:-1] if is_quoted else re.sub(r"\s#.*", "", value).rstrip()
 
 
 def _value(manifest: Manifest, at: At, text: str) -> Value:

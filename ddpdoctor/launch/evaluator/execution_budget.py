@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.launch.evaluator.values import Origin
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["DEEPEST", "MOST_COMMANDS", "MOST_OUTPUT", "MOST_ROUNDS", "MOST_STATEMENTS", "Budget"]
 

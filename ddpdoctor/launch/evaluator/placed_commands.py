@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.imagined_run import Place
 from ddpdoctor.launch.evaluator.values import Origin, Value
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["PlacedCommand"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddpdoctor.launch.evaluator.values import Origin, Value
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["InvokedCommand", "StartedCommand"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -15,6 +15,7 @@ from ddpdoctor.launch.evaluator.shell_commands import InvokedCommand, StartedCom
 from ddpdoctor.launch.evaluator.values import NOT_KNOWN, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.shell.text import LONG_LINE, Offsets, parse
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,13 +6,13 @@ import itertools
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.launch.evaluator.cluster import number_of
 from ddpdoctor.launch.evaluator.imagined_run import Withheld
 from ddpdoctor.launch.evaluator.values import TASK, Origin, Value
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "LaunchedTask",

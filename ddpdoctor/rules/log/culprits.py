@@ -18,6 +18,7 @@ __all__ = ["culprit_of", "with_culprits"]
 
 ALIKE = 60
 """Characters by which two lines show the same, digits aside."""
+NODE_FAILED = "DUE TO NODE FAILURE"
 _DIGITS = re.compile(r"\d+")
 
 _Spoken = LogLine | Traceback | Exit
@@ -119,7 +120,12 @@ def _items(log: Log) -> dict[tuple[int, int], _Spoken | Xid]:
 
 def _told(each: _Spoken, log: Log) -> tuple[Who, ToldProcess]:
     """Who printed it, and whom its words name, or those of the lines next to it."""
-    named = named_process(_text(each, log))
+    text = _text(each, log)
+    named = named_process(text)
+    if NODE_FAILED in text:  # Slurm prints it on the first node of the job
+        told = (named_process(line.text) for line in log.lines if "ode failure on" in line.text)
+        lost = [node for node in told if node.host is not None]
+        return (Who(), lost[0]) if lost else (each.who, named)
     if each.who.rank is None and named.rank is None:
         for line in _near(each, log):
             named = named.or_else(named_process(line.text))

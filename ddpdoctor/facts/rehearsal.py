@@ -338,7 +338,8 @@ class Rehearsal(Section):
     """One rehearsal. `asked` is the world of the launch line where it was made smaller, else None.
 
     `difference` ended it, None if the ranks agreed. `standins` are what was replaced, `not_reached` what the script did
-    not come to, `obstacle` what the rehearsal lacks, with its reason and place. `isolation` says which of network and files were cut off.
+    not come to, `obstacle` what the rehearsal lacks, with its
+    reason and place. `isolation` says which of network and files were cut off.
     """
 
     ranks: tuple[RehearsedRank, ...] = ()

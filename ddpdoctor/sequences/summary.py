@@ -58,7 +58,8 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
     """The facts. `texts` are the user's files that records name, by path."""
     ranks = comparison.ranks
     difference = _difference(comparison, texts, seen)
-    cannot = next(((t, r) for t in ranks for r in t.of_kind("cannot")), None) or _missing_package(ranks)
+    processes = ranks or list(comparison.tracks.values())
+    cannot = next(((t, r) for t in processes for r in t.of_kind("cannot")), None) or _missing_package(processes)
     sources = Sources(texts)
     parents = [t for t in comparison.tracks.values() if t not in ranks]
     seen_too = observations(ranks or list(comparison.tracks.values()), parents)

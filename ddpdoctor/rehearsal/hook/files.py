@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -16,6 +18,8 @@ __all__ = ["watch"]
 WRITES = os.O_WRONLY | os.O_RDWR
 MOST = 500
 _IGNORED = ("/dev/", "/proc/", "/sys/")
+ASKED = re.compile(r"save|write|dump|export|download|cache|open|mkdir|makedirs|remove|\.to_", re.IGNORECASE)
+"""What a line says that makes a library write files where the user wants them."""
 _local = threading.local()
 _reported: set[tuple[str, str]] = set()
 
@@ -58,6 +62,9 @@ def _report(event: str, args: tuple[Any, ...]) -> None:
         return
     torch_distributed = sys.modules.get("ddpdoctor.rehearsal.hook.collectives")
     count = torch_distributed.calls().count if torch_distributed is not None else 0
+    is_library = is_called_by_library() or _is_temporary()
+    if is_library and kind != "read" and not ASKED.search(linecache.getline(at[0][0], at[0][1])):
+        return  # the library's own files, of which the user's line says nothing
     _reported.add((kind, path))
     channel().say(
         "file",
@@ -66,7 +73,7 @@ def _report(event: str, args: tuple[Any, ...]) -> None:
         at=at,
         call=count,
         exists=os.path.exists(path),
-        library=is_called_by_library() or _is_temporary(),
+        library=is_library,
     )
 
 

@@ -175,6 +175,7 @@ def as_device(device: Any) -> torch.device:
 
 
 CPU = torch.device("cpu")
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def mark(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
@@ -190,6 +191,9 @@ def mark(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 def device_of(tensor: Any) -> torch.device | None:
     """The device that a tensor would be on, None if unknown."""
     found = tensor.__dict__.get(MARK) if hasattr(tensor, "__dict__") else None
+    if found is None and type(tensor) not in PLAIN:
+        local = getattr(tensor, "_local_tensor", None)  # a DTensor is where its part of this rank is
+        return None if local is None or local is tensor else device_of(local)
     return found if isinstance(found, torch.device) else None
 
 

@@ -19,6 +19,7 @@ MOST_TEXT = 2000
 NEEDS_GPU = (
     "from the 'CUDA' backend",
     "Torch not compiled with CUDA enabled",
+    "not linked with support for cuda",
     "CUDA_HOME",
     "Found no NVIDIA driver",
     "libcuda.so",

@@ -20,6 +20,8 @@ MOST = 500
 _IGNORED = ("/dev/", "/proc/", "/sys/")
 ASKED = re.compile(r"save|write|dump|export|download|cache|open|mkdir|makedirs|remove|\.to_", re.IGNORECASE)
 """What a line says that makes a library write files where the user wants them."""
+TRUSTED = "/hub/trusted_list"
+"""The file of torch.hub: each process makes it where it is missing."""
 _local = threading.local()
 _reported: set[tuple[str, str]] = set()
 
@@ -51,7 +53,13 @@ def _report(event: str, args: tuple[Any, ...]) -> None:
         is_write = any(letter in mode for letter in "wax+") if isinstance(mode, str) else bool((flags or 0) & WRITES)
         kind = ("append" if isinstance(mode, str) and "a" in mode else "write") if is_write else "read"
     path = os.path.abspath(os.fspath(path))
-    if path.startswith(_IGNORED) or "__pycache__" in path or (kind, path) in _reported or len(_reported) >= MOST:
+    if (
+        path.startswith(_IGNORED)
+        or "__pycache__" in path
+        or path.endswith(TRUSTED)
+        or (kind, path) in _reported
+        or len(_reported) >= MOST
+    ):
         return
     if kind == "read" and (path.endswith((".py", ".pyc", ".so", ".json5")) or path.startswith(sys.prefix)):
         return

@@ -26,7 +26,9 @@ NEEDS_GPU = (
     "libcudart.so",
 )
 """What torch and libraries say where imagined devices are not enough."""
-LACKS_ON_CPU = re.compile(r"not implemented for '(Half|BFloat16|Float8\w*)'")
+LACKS_ON_CPU = re.compile(
+    r"not implemented for '(Half|BFloat16|Float8\w*)'|_for_cpu\.\w+ does not have a sharding strategy"
+)
 NO_NETWORK = re.compile(
     r"name resolution|Name or service not known|Network is unreachable|couldn't connect to 'https|OfflineMode|urlopen error"
 )

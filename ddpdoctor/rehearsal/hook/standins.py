@@ -78,7 +78,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name in ("flash_attn", "flash_attn.flash_attn_interface"):
             return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
-        if name in NEEDS_GPU:
+        if name in NEEDS_GPU or name.startswith("flash_attn."):
             channel().say("missing_gpu_package", what=name, at=place())
         return None
 

@@ -22,6 +22,7 @@ from ddpdoctor.collectors.log.inputs import LATE, STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.parallel_read import KILLED
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
@@ -33,6 +34,7 @@ from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.views import hang_rules, log_rules
 from ddpdoctor.system.budget import OverBudgetError, within_budget
+from ddpdoctor.wording import counted
 
 __all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged"]
 
@@ -95,9 +97,21 @@ def triaged(
             from ddpdoctor.app.triage_tools import examined_tools, with_tools  # after the log was read
 
             report = with_tools(report, examined_tools(log, known, names, deadline))
+            report = replace(report, inputs=(*report.inputs, *_folders_of_nothing(report.inputs, names)))
         report = archived.as_given(report)
     report = with_given_names(report, {path: STDIN_NAME for path, name in given_names.items() if path != name == STDIN})
     return without_secrets(report), facts
+
+
+def _folders_of_nothing(inputs: Iterable[ExaminedInput], named: Iterable[str]) -> list[ExaminedInput]:
+    """The named folders in which no file was understood: nothing in them was examined."""
+    found = []
+    for folder in dict.fromkeys(named):
+        inside = [each for each in inputs if not each.is_named and each.path.startswith(f"{folder.rstrip('/')}/")]
+        if inside and not any(each.is_understood for each in inside):
+            reason = f"nothing to judge: {counted(len(inside), 'file')}, none with the output of a job"
+            found.append(ExaminedInput(folder, "unknown", is_understood=False, reason=reason))
+    return found
 
 
 def _beginning(log: Log) -> Log:

@@ -318,7 +318,7 @@ class _Rehearsal:
         return False
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether nothing happens any more. A process that a rank forked and left behind may sleep for ever."""
+        """Whether nothing happens any more. A process that a rank forked and left behind may sleep forever."""
         return now - self._quiet_since > STALLED and self._is_idle()
 
     def _is_stalled(self, active: list[Any]) -> bool:

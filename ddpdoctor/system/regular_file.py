@@ -36,6 +36,8 @@ def special_file(path: str) -> str | None:
 def why_unreadable(error: OSError, path: str) -> str:
     """Why a file could not be read: what it is if that is the reason, else the words of the error."""
     words = error.strerror or str(error)
+    if error.errno == errno.EAGAIN:
+        return "no data to read now"
     if error.errno not in (errno.ENXIO, errno.EISDIR, errno.ELOOP):
         return words
     return special_file(path) or words

@@ -9,7 +9,7 @@ from ddpdoctor.tool_output.record import Line, Record, decimal, integer
 
 __all__ = ["read_nccl_tests"]
 
-_PREFIX = re.compile(r"\s*\[\d+,\d+\]<std\w+>:")
+_PREFIX = re.compile(r"(?<!\s)\s*\[\d{1,18},\d{1,18}\]<std\w{1,9}>:")
 _RANK = re.compile(
     r"#? *Rank +(\d{1,6}) (?:Group +\d+ )?Pid +\d+ on +(\S+) device +(\d{1,3}) \[[^\]]*\] +(.{1,60}?)\s*$"
 )

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ ORDER = (
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
-    ("wording",),
+    ("wording", "light_dataclass", "late_pattern"),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
@@ -178,6 +178,71 @@ def test_heavy_modules_stay_out(module: str, banned: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[m for m in {banned!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == []
+
+
+HEAVY_FOR_A_SUPERVISOR = (
+    *("hashlib", "_hashlib", "hmac", "secrets", "random", "ssl", "multiprocessing", "asyncio", "tempfile", "shutil"),
+    *(
+        "ddpdoctor.rules",
+        "ddpdoctor.render",
+        "ddpdoctor.app",
+        "ddpdoctor.cli",
+        "ddpdoctor.engine",
+        "ddpdoctor.collectors",
+    ),
+)
+"""OpenSSL alone takes 3.5 MB. Every rank of a job has a supervisor, which has 20 MB at most."""
+
+
+def test_a_supervisor_imports_nothing_heavy_until_it_has_published_its_report() -> None:
+    code = (
+        "import sys, ddpdoctor.probe.__main__, ddpdoctor.probe.supervisor\n"
+        "from ddpdoctor.facts.codec import encode\n"
+        "from ddpdoctor.facts.probe import Kind, Observation\n"
+        "from ddpdoctor.privacy.redaction import redact\n"
+        "from ddpdoctor.probe.records import Records\n"
+        "seen = Observation(Kind.OUT_OF_FILES, 'rank 1 cannot start: https://user:word@host', (1,), 1, 'gpu-07')\n"
+        "assert b'user:word' not in Records().line(redact(encode(seen)))\n"
+        f"print(*[name for name in {HEAVY_FOR_A_SUPERVISOR!r} if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.split() == []
+
+
+STARTS = {
+    "subprocess.Popen": {"system/process.py"},
+    "multiprocessing.get_context": {"system/pools.py"},
+    "os.fork": {"probe/fork_template.py", "rehearsal/hook/start.py"},
+}
+"""Where processes are started: commands, pools of forks, and forks of a process that has imported torch for the ranks."""
+WAITS = {"subprocess.TimeoutExpired": {"system/process.py"}}
+"""Where a child is waited for with a deadline; others call `ended_within` or `output_within`."""
+OTHER_WAYS = re.compile(
+    r"subprocess\.(?:run|call|check_call|check_output|getoutput|getstatusoutput)|os\.(?:system|popen|posix_spawnp?|spawn\w+|forkpty)"
+    r"|asyncio\.create_subprocess_\w+|multiprocessing\.(?:Process|Pool)|pty\.(?:fork|spawn)|concurrent\.futures\.ProcessPoolExecutor"
+)
+
+
+def _calls_and_catches(path: Path) -> Iterator[str]:
+    """What a file calls, and which exceptions it catches, by the names that it writes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            yield from map(ast.unparse, node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])
+        elif isinstance(node, ast.ImportFrom) and node.module in ("subprocess", "os", "pty"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_there_is_one_way_to_start_a_process_and_one_to_wait_for_it() -> None:
+    places: dict[str, set[str]] = {name: set() for name in (*STARTS, *WAITS)}
+    for path in _modules():
+        file = path.relative_to(PACKAGE).as_posix()
+        for name in _calls_and_catches(path):
+            assert not OTHER_WAYS.fullmatch(name), f"{file}: {name}"
+            if name in places:
+                places[name].add(file)
+    assert places == STARTS | WAITS
 
 
 FUNCTION_LINES = 15

@@ -8,14 +8,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.output_file import check_target
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
-from ddpdoctor.system.process import no_input
+from ddpdoctor.light_dataclass import dataclass
+from ddpdoctor.system.process import ended_within, start
 from ddpdoctor.system.regular_file import read_regular
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.wording import counted
@@ -41,6 +41,8 @@ LEAST_BOUND = 64
 MOST_DIGITS = 9
 
 LOOK_SECONDS = 0.02
+LEAVING_SECONDS = 3.0
+"""For a rank after Ctrl-C."""
 REPORTER = b"ddpdoctor.cli.probe_report"
 LOCAL = "127.0.0.1"
 BACKENDS = ("auto", "nccl", "gloo")
@@ -185,11 +187,9 @@ def _words(request: Request) -> list[str]:
 
 def _start(words: Sequence[str], node: NodeRanks, columns: int) -> list[subprocess.Popen[bytes]]:
     line = [*command("ddpdoctor.probe"), *words]
-    with no_input() as nothing:
-        return [
-            subprocess.Popen(line, env=environ | {"COLUMNS": str(columns)}, stdin=nothing)
-            for environ in node.environs(os.environ)
-        ]
+    return [
+        start(line, environ | {"COLUMNS": str(columns)}, is_foreground=True) for environ in node.environs(os.environ)
+    ]
 
 
 def _wait(
@@ -220,7 +220,8 @@ def _wait(
     except KeyboardInterrupt:
         for rank in ranks:
             rank.send_signal(signal.SIGINT)
-        _reap(ranks)
+        for rank in ranks:
+            ended_within(rank, LEAVING_SECONDS)  # one that stays is killed next
         raise
     finally:
         listener.end()
@@ -257,11 +258,3 @@ def _command_line(pid: str) -> bytes:
 def _has_ended(rank: subprocess.Popen[bytes]) -> bool:
     """Does not reap it: the other ranks examine it in /proc as long as one of them runs."""
     return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _reap(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    for rank in ranks:
-        try:
-            rank.wait(3.0)
-        except subprocess.TimeoutExpired:
-            continue  # it is killed next

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ddpdoctor.app.excerpts import excerpt_of_text
@@ -23,6 +23,7 @@ from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Finding, Report, Skipped, seconds_since, time_of
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import CauseScope, Rule, area_of
 from ddpdoctor.rules.probe.probe005_to_009_017_504_rank_failed import collective_value_wrong
 from ddpdoctor.rules.probe.probe011_to_015_speed import bandwidth_below_expected
@@ -166,7 +167,7 @@ def _applies(rule: Rule, *, has_variables: bool) -> bool:
     area = area_of(rule.code)
     if area == "probe":
         return rule.code in OF_MEASUREMENTS
-    return has_variables or area != "environ"
+    return has_variables or area not in ("environ", "launch")
 
 
 def _placed(finding: Finding, machine: ToolFacts, lines: dict[str, list[str]]) -> Finding:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.ras import Ras
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "Call",
     "CallState",
     "ChildProcess",
+    "DebugAnswer",
     "Dump",
     "Hang",
     "NamedProcess",
@@ -207,11 +209,27 @@ class Stack:
     rank: int | None = None
     command: str = ""
     threads: tuple[Thread, ...] = ()
+    host: str = ""
 
     @property
     def main(self) -> Thread | None:
         """The thread that runs the script."""
         return next((t for t in self.threads if t.is_main), self.threads[0] if self.threads else None)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugAnswer:
+    """What torch's debug server (torch.distributed.debug) got from one rank if it is not what it asked for.
+
+    `trouble` is `no answer` or `unhealthy`, `text` the server's words, `line` where they are in `source`.
+    """
+
+    source: str
+    rank: int
+    trouble: str
+    text: str = ""
+    host: str = ""
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +310,7 @@ class Hang(Section):
     stacks: tuple[Stack, ...] = ()
     processes: tuple[RankProcess, ...] = ()
     ras: tuple[Ras, ...] = ()
+    debug_answers: tuple[DebugAnswer, ...] = ()
     seconds: float = 0.0
     not_ranks: tuple[NamedProcess, ...] = ()
     gaps: tuple[Gap, ...] = ()

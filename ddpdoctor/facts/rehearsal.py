@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "CodePlace",
@@ -264,6 +265,46 @@ class ObservationKind(str, Enum):
     """A rank calls a collective of a group to which it does not belong: nothing happens."""
     NEVER_BROADCAST = "never_broadcast"
     """Gradients are averaged by hand, and the initial parameters differ."""
+    GRADIENTS_SUMMED = "gradients_summed"
+    """Gradients of mean losses are summed over the ranks and not divided. `other` is the optimizer step."""
+    GRADIENT_SCALE = "gradient_scale"
+    """The optimizer uses a multiple of the average gradient. `other` is the optimizer step."""
+    DIVIDED_BY_SUM = "divided_by_sum"
+    """A loss is divided by a sum over the ranks, and its gradient is averaged. `other` is the backward pass."""
+    REDUCED_AGAIN = "reduced_again"
+    """A sum over the ranks that something was added to is summed again. `other` is the addition."""
+    RATIO_MEAN = "ratio_mean"
+    """Ratios with different divisors are summed or averaged over the ranks. `other` is the collective."""
+    PADDING_COUNTED = "padding_counted"
+    """A sum over padded shards is divided by the size of the data set. `other` is the loader."""
+    GATHERED_CUT = "gathered_cut"
+    """Gathered tensors without a gradient are used in a loss. `other` is that use."""
+    EVALUATED_APART = "evaluated_apart"
+    """The ranks evaluate models that differ."""
+    NOTHING_LOADED = "nothing_loaded"
+    """load_state_dict with strict=False, and no key fits. `other` is where the file was saved."""
+    NOT_REPLICATED = "not_replicated"
+    """A DTensor is made as Replicate() from values that differ."""
+    RATES_DIFFER = "rates_differ"
+    """The learning rates of one optimizer differ between ranks."""
+    SHARDS_SCALED = "shards_scaled"
+    """Each rank scales its shards of the gradients by another factor."""
+    MOVED = "moved"
+    """Parameters are moved to another type of device after DDP was constructed."""
+    GROUP_DATA_DIFFERS = "group_data_differs"
+    """Ranks that hold parts of one model train on different samples. `other` is the loader."""
+    WORKER_COPIES = "worker_copies"
+    """Every worker of a loader yields the same samples."""
+    BATCHES_REPEATED = "batches_repeated"
+    """The batches of the first epoch are used again. `other` is where the loader is iterated."""
+    NODE_FILE = "node_file"
+    """A file in a folder of one node that ranks of another node read. `other` is where it is read."""
+    LOADED_ON_OTHER_GPU = "loaded_on_other_gpu"
+    """A file with tensors of one GPU is loaded without map_location. `other` is where it was saved."""
+    SET_ORDER = "set_order"
+    """A loop over a set of texts calls collectives: its order differs between processes. `other` is the collective."""
+    SAVED_PER_NODE = "saved_per_node"
+    """One rank of each node saves to one path, which may be on a shared file system."""
     SWALLOWED = "swallowed"
     """The script caught the exception that ends it."""
 
@@ -314,6 +355,12 @@ class Rehearsal(Section):
     """Lines with collectives, and branches on the rank, that no rank came to."""
     files: tuple[str, ...] = ()
     """The user's files of which lines ran."""
+    compared: tuple[str, ...] = ()
+    """What was compared between the ranks, in words."""
+    not_compared: tuple[str, ...] = ()
+    """What of the training could not be compared, with reasons."""
+    empty_reason: str = ""
+    """Why nothing could be compared at all, else empty."""
     obstacle: str | None = None
     obstacle_place: CodePlace | None = None
     isolation: dict[str, str] = field(default_factory=dict)

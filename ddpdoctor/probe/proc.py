@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "read_stat", "resident_bytes"]
 
@@ -62,7 +63,4 @@ class ForeignProcess:
         return None if is_same and now is not None and now.state != "Z" else -signal.SIGKILL
 
     def kill(self) -> None:
-        """Done by its parent."""
-
-    def wait(self, timeout: float | None = None) -> None:
         """Done by its parent."""

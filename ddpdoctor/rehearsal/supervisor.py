@@ -11,10 +11,11 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rehearsal.hook.leftovers import end_marked
 from ddpdoctor.rehearsal.stage import RehearsalFolder
 from ddpdoctor.sequences.comparison import Comparison
@@ -184,6 +185,7 @@ class _Rehearsal:
                 "gpus": plan.gpus,
                 "steps": plan.steps,
                 "strict": plan.is_strict,
+                "last_step": str(stage.last_step),
                 "epoch_steps": plan.epoch_steps,
                 "cuts_network": plan.cuts_network,
                 "scratch": plan.has_scratch,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given, Reading
 from ddpdoctor.facts.launch.typo import Typo
 from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Layer", "Variable", "starts_ranks"]
 
@@ -41,8 +42,10 @@ class Layer:
 
     @property
     def is_garbled(self) -> bool:
-        """The parser fails, or misreads a word: the rest of its reading may not be what was meant."""
-        return bool(self.typos or self.reading.problems)
+        """The parser fails, or misreads a word: the rest of its reading may not be what was meant. A word of the script on
+        which only some versions of the parser stop changes nothing of what it has read.
+        """
+        return bool(self.typos) or any(not each.after_script for each in self.reading.problems)
 
     @property
     def name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
@@ -13,6 +13,7 @@ from ddpdoctor.facts.launch.programs import UNREAD, LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Launch", "LaunchLine", "StartedScript"]
 
@@ -38,6 +39,7 @@ class StartedScript:
     Lightning's Trainer. `backend` is the literal backend of a process group that it joins, whatever starts it,
     `workers` the most num_workers of its DataLoaders, `takes_gpu_of_local_rank`: it selects the GPU with the number
     of its local rank. `takes_master`: it joins a process group whose address is in the environment.
+    `requires` are the variables without which every start of it fails.
     """
 
     path: str
@@ -64,6 +66,7 @@ class StartedScript:
     workers: int = 0
     takes_gpu_of_local_rank: bool = False
     takes_master: bool = False
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ import posixpath
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, RANDOM, TIME, Origin, Value, joined, text_value
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ImaginedMachine"]
 
@@ -79,7 +80,7 @@ class ImaginedMachine:
     def write_file(self, path: str, folder: str | None, content: Value, *, adds: bool) -> None:
         """Keep what a command writes to a file; None where that is not known."""
         full = _full(path, folder)
-        if full is None or len(self.written) >= MOST_FILES:
+        if full is None or len(self.written) >= MOST_FILES or posixpath.basename(full) in (UNKNOWN, ""):
             return
         before = self.written.get(full, "") if adds else ""
         self.written_at[full] = () if before else content.origins

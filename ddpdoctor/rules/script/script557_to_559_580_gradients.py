@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, code, dist_of, point
 from ddpdoctor.rules.script.rank_branches import blocks
@@ -20,13 +20,13 @@ from ddpdoctor.scripts.syntax.nodes import Function, inner
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
-_NOT_TRAINED = re.compile(
+_NOT_TRAINED = pattern(
     r"(?i)label|target|idx|index|indices|mask|\bids?\b|_ids?$|size|length|count|image|input|data|^[ty]$"
 )
 """Names of tensors that have no gradient anyway."""
-_DRIVERS = re.compile(r"(?i)accel|engine|fabric|^self$|deepspeed")
+_DRIVERS = pattern(r"(?i)accel|engine|fabric|^self$|deepspeed")
 """Objects whose `backward` takes the loss, unlike that of a tensor."""
-_LOSSES = re.compile(r"(?i)loss|crit|contrast|nce|entropy|similarity")
+_LOSSES = pattern(r"(?i)loss|crit|contrast|nce|entropy|similarity")
 _PRODUCTS = ("torch.mm", "torch.matmul", "torch.einsum", "torch.cdist", "nn.functional.cosine_similarity")
 _SIZES = ("world", "size", "num", "count", "replicas", "nprocs", "ranks", "gpus")
 _LOADS = ("torch.load", "dist.broadcast", "dist.broadcast_object_list", "dist._broadcast_coalesced")
@@ -392,4 +392,34 @@ def not_broadcast_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         lambda o, who: "the initial parameters differ between ranks, and only gradients are averaged",
         label="each rank has different weights",
         expected="dist.broadcast of the parameters",
+    )
+
+
+@gathered_tensors_without_gradient.look
+def gathered_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Gathered tensors without a gradient that a loss uses."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.GATHERED_CUT,
+        lambda o, who: "the loss uses gathered tensors that have no gradient",
+        label="all_gather cuts off the gradient",
+        expected="the own part put back, or a gather with a gradient",
+    )
+
+
+@gradients_summed_not_averaged.look
+def summed_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Gradients of mean losses that are summed and not divided."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.GRADIENTS_SUMMED,
+        lambda o, who: f"gradients are summed over {o.values['ranks']} ranks and not divided",
+        label="the learning rate grows with the number of ranks",
+        expected="a division by the number of ranks",
     )

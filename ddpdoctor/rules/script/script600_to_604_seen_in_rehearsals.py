@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.scripts.histories.record import MistakeKind
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT600", "same-random-numbers-on-all-ranks", Severity.WARNING)
-def same_random_numbers_on_all_ranks() -> None:
+def same_random_numbers_on_all_ranks(script: Script) -> Iterator[Finding]:
     """The ranks read different samples, and draw the same random numbers for them.
 
     ## Why it matters
@@ -32,6 +35,7 @@ def same_random_numbers_on_all_ranks() -> None:
         # after
         torch.manual_seed(42 + dist.get_rank())
     """
+    yield from history_findings(script, MistakeKind.SAME_DRAWS)
 
 
 @same_random_numbers_on_all_ranks.look
@@ -50,7 +54,7 @@ def drawn_alike(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT601", "schedule-longer-than-training", Severity.WARNING)
-def schedule_longer_than_training() -> None:
+def schedule_longer_than_training(script: Script) -> Iterator[Finding]:
     """A learning rate schedule counts all steps, but each rank makes only its share.
 
     ## Why it matters
@@ -66,6 +70,7 @@ def schedule_longer_than_training() -> None:
         # after
         schedule = OneCycleLR(optimizer, max_lr=0.1, total_steps=epochs * len(loader))
     """
+    yield from history_findings(script, MistakeKind.SCHEDULE_TOO_LONG)
 
 
 @schedule_longer_than_training.look
@@ -121,7 +126,7 @@ def spawned_by_ranks(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT603", "gradients-divided-twice", Severity.WARNING)
-def gradients_divided_twice() -> None:
+def gradients_divided_twice(script: Script) -> Iterator[Finding]:
     """Gradients that are averaged over the ranks are divided by the number of ranks once more.
 
     ## Why it matters
@@ -141,6 +146,7 @@ def gradients_divided_twice() -> None:
     ## Source
     torch/nn/parallel/distributed.py: "the gradients from each node are averaged".
     """
+    yield from history_findings(script, MistakeKind.AVERAGED_TWICE, MistakeKind.LOSS_DIVIDED)
 
 
 @gradients_divided_twice.look
@@ -159,7 +165,7 @@ def divided_again(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT604", "gradients-unscaled-before-reduce", Severity.ERROR)
-def gradients_unscaled_before_reduce() -> None:
+def gradients_unscaled_before_reduce(script: Script) -> Iterator[Finding]:
     """A GradScaler looks for infinite gradients before the ranks reduce them.
 
     ## Why it matters
@@ -183,6 +189,7 @@ def gradients_unscaled_before_reduce() -> None:
     ## Source
     torch/amp/grad_scaler.py: unscale_ records found_inf for each device of this process.
     """
+    yield from history_findings(script, MistakeKind.UNSCALED_TOO_EARLY)
 
 
 @gradients_unscaled_before_reduce.look

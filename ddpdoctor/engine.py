@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.causality.arrange import arrange, in_order
 from ddpdoctor.causality.graph import CausalGraph
@@ -11,6 +11,7 @@ from ddpdoctor.facts.gaps import CannotLook, Gap, Why
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.unseen import guarded, unseen
 from ddpdoctor.findings import Certainty, Crashed, Finding, Report, Role, Severity, Skipped, seconds_since, time_of
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import Rule, area_of
 
 __all__ = ["Outcome", "examine", "extended", "judge", "retold", "united"]

@@ -5,8 +5,9 @@ Types only, standard library only, like `findings.py`, which holds the report it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "CheckedSection",

@@ -7,10 +7,11 @@ change without changing the report (`CONTRACT: ddpdoctor.report/1`).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, IntEnum
 
 from ddpdoctor.examined import CheckedSection, ExaminedInput, ExaminedJob, Excerpt, RunDifference, Verdict
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "CausalStage",

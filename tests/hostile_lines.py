@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ddpdoctor
+from ddpdoctor.late_pattern import LatePattern
 
 if sys.version_info >= (3, 11):
     import re._constants as constants
@@ -107,7 +108,11 @@ def _compiled() -> Iterator[Expression]:
         )
         for attribute, value in vars(module).items():
             for pattern in _patterns_in(value, set(), module.__name__):
-                methods = uses.get((name, attribute), frozenset()) if isinstance(value, re.Pattern) else frozenset()
+                methods = (
+                    uses.get((name, attribute), frozenset())
+                    if isinstance(value, re.Pattern | LatePattern)
+                    else frozenset()
+                )
                 yield Expression(
                     f"{name}:{attribute}", pattern.pattern, pattern.flags, methods or frozenset({"search"})
                 )
@@ -117,7 +122,9 @@ def _patterns_in(value: Any, seen: set[int], module: str) -> Iterator[re.Pattern
     if id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, re.Pattern):
+    if isinstance(value, LatePattern):
+        yield value.compiled
+    elif isinstance(value, re.Pattern):
         yield value
     elif isinstance(value, dict | types.MappingProxyType):
         for key, item in value.items():

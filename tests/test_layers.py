@@ -29,7 +29,7 @@ ORDER = (
     ("network", "privacy"),
     ("system", "facts", "findings"),
     ("examined",),
-    ("wording",),
+    ("wording", "light_dataclass", "late_pattern"),
     ("",),
 )
 """The packages from the top down: each may import itself and what is below it. "" is the package itself (its version)."""
@@ -176,6 +176,35 @@ def test_pure_rooms_touch_no_machine(path: Path) -> None:
 )
 def test_heavy_modules_stay_out(module: str, banned: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*[m for m in {banned!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.split() == []
+
+
+HEAVY_FOR_A_SUPERVISOR = (
+    *("hashlib", "_hashlib", "hmac", "secrets", "random", "ssl", "multiprocessing", "asyncio", "tempfile", "shutil"),
+    *(
+        "ddpdoctor.rules",
+        "ddpdoctor.render",
+        "ddpdoctor.app",
+        "ddpdoctor.cli",
+        "ddpdoctor.engine",
+        "ddpdoctor.collectors",
+    ),
+)
+"""OpenSSL alone takes 3.5 MB. Every rank of a job has a supervisor, which has 20 MB at most."""
+
+
+def test_a_supervisor_imports_nothing_heavy_until_it_has_published_its_report() -> None:
+    code = (
+        "import sys, ddpdoctor.probe.__main__, ddpdoctor.probe.supervisor\n"
+        "from ddpdoctor.facts.codec import encode\n"
+        "from ddpdoctor.facts.probe import Kind, Observation\n"
+        "from ddpdoctor.privacy.redaction import redact\n"
+        "from ddpdoctor.probe.records import Records\n"
+        "seen = Observation(Kind.OUT_OF_FILES, 'rank 1 cannot start: https://user:word@host', (1,), 1, 'gpu-07')\n"
+        "assert b'user:word' not in Records().line(redact(encode(seen)))\n"
+        f"print(*[name for name in {HEAVY_FOR_A_SUPERVISOR!r} if name in sys.modules])"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == []
 

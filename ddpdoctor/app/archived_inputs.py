@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.collectors.archives import is_archive, unpack
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.findings import Report
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["ArchivedInputs", "unpacked_inputs"]

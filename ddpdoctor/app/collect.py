@@ -6,13 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddpdoctor.app.facts_source import facts_for
 from ddpdoctor.app.output_file import CannotWriteError, check_target, write_file
 from ddpdoctor.app.request import seconds_left
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request

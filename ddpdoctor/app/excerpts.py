@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import Excerpt
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
-from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import Finding, Report
 from ddpdoctor.system.regular_file import read_regular
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.log import Log
 
 __all__ = ["excerpt_of_text", "with_code_of_tracebacks", "with_excerpts"]
 

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.facts_source import facts_for
@@ -20,6 +20,7 @@ from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.hang import Hang
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Skipped, time_of
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules.views import hang_rules
 from ddpdoctor.system.machine import this_machine
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.app.lint_lines import environ_of
 from ddpdoctor.collectors.launch_files import LaunchFiles
@@ -12,6 +12,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Severity, Where
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.rank_nodes import VARIABLES, nodes_of_ranks, origin_of_variable
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.launch.manifest.launch084_to_086_operators import operator_settings_overridden
 from ddpdoctor.rules.views import submission_rules

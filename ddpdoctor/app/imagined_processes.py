@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from ddpdoctor.app.lint_lines import facts_of
 from ddpdoctor.app.request import Request
@@ -14,6 +13,7 @@ from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import NEWEST
 from ddpdoctor.launch.evaluator.jobs import processes_of_job
 from ddpdoctor.launch.jobs import job_of_launch
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.machine import this_machine
 
 __all__ = ["ShownJob", "imagined_processes"]

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.app.autocorrect import Autocorrect
 from ddpdoctor.app.patch import applied
@@ -19,6 +19,7 @@ from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, processes_of_job
 from ddpdoctor.launch.evaluator.repairs import HEAD, Repair, repairs
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import cause_of
 from ddpdoctor.rules.launch.pointing import HOST0
 

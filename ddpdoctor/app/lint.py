@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.lint_lines import AREAS, facts_of, rules_of, rules_of_machines, with_machines
@@ -13,6 +13,7 @@ from ddpdoctor.app.standard_source import ANSWER_SECONDS, on_disk
 from ddpdoctor.engine import examine
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.torchrun_options import OLDEST, version_of
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.app.request import Request

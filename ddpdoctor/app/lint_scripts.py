@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.progress import reporting
@@ -22,6 +22,7 @@ from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import SourceProblem
 from ddpdoctor.findings import Report
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
 from ddpdoctor.system.budget import OverBudgetError, within_budget

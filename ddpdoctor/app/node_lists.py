@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.output_file import check_target, write_file
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.app.verdicts import JobVerdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from ddpdoctor.app.request import UsageError
 from ddpdoctor.examined import CheckedSection, SectionState
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.findings import Severity
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.network.proof import NO_SECRET, SECRET_VARIABLE
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.app.lint_scripts import ScriptOutcomes

@@ -8,11 +8,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.wording import counted

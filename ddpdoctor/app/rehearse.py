@@ -8,7 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.excerpts import with_excerpts
@@ -23,6 +23,7 @@ from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.rehearsal import RankEnd, Rehearsal
 from ddpdoctor.findings import Severity, time_of
 from ddpdoctor.launch.rehearsal_ranks import RehearsedWorld, world_of
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rehearsal.supervisor import RehearsalPlan, RehearsalRun, rehearse
 from ddpdoctor.rules.views import rehearsal_rules
 from ddpdoctor.sequences.summary import Circumstances, files_named, summary

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
 from ddpdoctor.app.progress import SILENT, ProgressListener
 from ddpdoctor.findings import Severity
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "DEFAULT_SECONDS",

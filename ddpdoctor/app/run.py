@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.request import UsageError
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_with
 from ddpdoctor.system.process import no_input
 from ddpdoctor.system.selfexec import command

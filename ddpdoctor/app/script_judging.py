@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import FrameType
 
 from ddpdoctor.app.excerpts import excerpt_of_text
@@ -20,6 +20,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.script import IdleComment, Script, SourceFile
 from ddpdoctor.findings import Finding, Where
 from ddpdoctor.launch.ignore_comments import Comment, comments
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.script.script550_ignore_comment_idle import ignore_comment_idle
 from ddpdoctor.scripts.syntax.module import modules

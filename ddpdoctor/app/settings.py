@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ddpdoctor.app.request import FailOn, Format, UsageError, seconds
 from ddpdoctor.app.settings_files import project_files, read_bytes, site_file
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Settings", "read_settings"]
 

@@ -8,12 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.app.request import UsageError
-from ddpdoctor.app.standard_input import standard_bytes
 from ddpdoctor.findings import Report
-from ddpdoctor.launch.source_kind import suffix_of
-from ddpdoctor.system.lifetime import temporary_folder
 
 __all__ = ["STANDARD_INPUT", "on_disk"]
 
@@ -38,6 +34,11 @@ def on_disk(paths: Sequence[str], seconds: float = ANSWER_SECONDS) -> Iterator[t
     if STANDARD_INPUT not in given:
         yield given, lambda report: report
         return
+    from ddpdoctor.app.given_names import with_given_names
+    from ddpdoctor.app.standard_input import standard_bytes
+    from ddpdoctor.launch.source_kind import suffix_of
+    from ddpdoctor.system.lifetime import temporary_folder
+
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("-: standard input is a terminal; expected a file or a pipe: ddpdoctor lint - < train.sh")
     late: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ddpdoctor.app.excerpts import excerpt_of_text
@@ -23,6 +23,7 @@ from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.facts.topo import Topo
 from ddpdoctor.facts.versions import Versions
 from ddpdoctor.findings import Finding, Report, Skipped, seconds_since, time_of
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import CauseScope, Rule, area_of
 from ddpdoctor.rules.probe.probe005_to_009_017_504_rank_failed import collective_value_wrong
 from ddpdoctor.rules.probe.probe011_to_015_speed import bandwidth_below_expected

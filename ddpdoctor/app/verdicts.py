@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpdoctor.causality.arrange import following
@@ -17,6 +17,7 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.nodes import Form, Node, Nodes
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, NodeCommand, Severity, Where
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import CauseScope, Rule, loaded
 from ddpdoctor.rules.environ.env020_master_addr_differs import master_addr_differs
 from ddpdoctor.rules.launch.nodes.launch034_to_037_039_nodes_disagree import duplicate_node_rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from ddpdoctor.app.clock import start_of_command
 from ddpdoctor.app.request import FailOn, Format, Request, UsageError, default_timeout, seconds
 from ddpdoctor.app.settings import Settings
 from ddpdoctor.cli.progress import ConsoleListener
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "COMMON",

@@ -9,8 +9,9 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.timeouts import NoThreadError, start_thread
 
 __all__ = ["ConsoleListener"]

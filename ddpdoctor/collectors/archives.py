@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from lzma import LZMAError
 from typing import IO
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ENDINGS", "MOST_BYTES", "MOST_MEMBERS", "Unpacked", "is_archive", "unpack"]
 
@@ -49,23 +48,25 @@ def unpack(path: str, folder: str, most_members: int = MOST_MEMBERS, most_bytes:
             files += 1
             if left <= 0:
                 return Unpacked(files, f"only its first {most_bytes >> 20} MiB were read")
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        RuntimeError,
-        zlib.error,
-        LZMAError,
-        tarfile.TarError,
-        zipfile.BadZipFile,
-    ) as error:
+    except _broken() as error:
         return Unpacked(files, f"cannot be unpacked: {str(error) or type(error).__name__}")
     unsafe = f"{skipped} file{'s' if skipped != 1 else ''} with a path outside of the archive" if skipped else ""
     return Unpacked(files, unsafe)
 
 
+def _broken() -> tuple[type[Exception], ...]:
+    """What the modules for archives raise for a file that they cannot read."""
+    import tarfile
+    import zipfile
+
+    return OSError, EOFError, ValueError, RuntimeError, zlib.error, LZMAError, tarfile.TarError, zipfile.BadZipFile
+
+
 def _members(path: str) -> Iterator[tuple[str, IO[bytes]]]:
     """The names of the regular files, each with its bytes, in the archive's order."""
+    import tarfile
+    import zipfile
+
     if path.lower().endswith(".zip"):
         with zipfile.ZipFile(path) as packed:
             for info in packed.infolist():

@@ -6,9 +6,9 @@ import errno
 import posixpath
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ddpdoctor.facts.host import UNLIMITED, Cgroup
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.machine import Root
 
 __all__ = ["read_cgroup"]

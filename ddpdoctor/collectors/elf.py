@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Dynamic", "NotElf", "read_dynamic", "read_texts"]
 

@@ -6,10 +6,10 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["CONDAS", "PROJECTS", "Environment", "environment_of_layer"]
 

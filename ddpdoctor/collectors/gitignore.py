@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.regular_file import read_regular
 
 __all__ = ["IgnoreRules", "rules_above"]

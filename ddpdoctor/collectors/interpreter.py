@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system import process
 from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.regular_file import read_regular

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
 
 from ddpdoctor.facts.host import UNLIMITED, Limit, Limits
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Kernel", "Space"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ddpdoctor.collectors.launch_torch import torch_of
 from ddpdoctor.facts.launch.record import Launch, StartedScript
 from ddpdoctor.facts.torchrun_options import NEWEST, version_of
-from ddpdoctor.launch.line import line_of_argv, line_of_text
 from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.regular_file import read_regular, text_of_regular
 
@@ -70,6 +68,8 @@ def _similar(path: str) -> str | None:
         names = {name[:-3]: name for name in os.listdir(os.path.dirname(path) or ".") if name.endswith(".py")}
     except OSError:
         return None
+    import difflib
+
     close = difflib.get_close_matches(os.path.splitext(os.path.basename(path))[0], names, n=1, cutoff=0.75)
     return names[close[0]] if close else None
 
@@ -77,7 +77,7 @@ def _similar(path: str) -> str | None:
 def collect_launch(
     machine: Machine,
     argv: Sequence[str] | None = None,
-    nodes: Iterable[str] = (),
+    nodes: Sequence[str] = (),
     *,
     torch: str | None = None,
     cwd: str | None = None,
@@ -91,6 +91,10 @@ def collect_launch(
         cwd: where the line would be started.
     """
     version, origin, python = torch_of(machine, torch)
+    if not argv and not nodes:
+        return Launch(torch=version, torch_from=origin, python=python)
+    from ddpdoctor.launch.line import line_of_argv, line_of_text  # not imported for a script or a job file alone
+
     known = version_of(version) or NEWEST
     folder = cwd or os.getcwd()
     files = LocalFiles()

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
@@ -16,6 +16,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.ignore_comments import codes_in
 from ddpdoctor.launch.lookup import FileLookup
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.regular_file import read_regular

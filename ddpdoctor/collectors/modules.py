@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system import process
 from ddpdoctor.system.machine import Deadline
 from ddpdoctor.system.regular_file import text_of_regular

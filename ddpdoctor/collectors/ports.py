@@ -8,9 +8,9 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ddpdoctor.facts.net import DEFAULT_PORT, Port, PortSocket
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.machine import Machine, Root
 
 __all__ = ["find_free_port", "listening_ports", "look_at", "try_bind"]

@@ -9,13 +9,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.collectors import Missing
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.probe import Probe
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
 from ddpdoctor.system.machine import Deadline

@@ -6,11 +6,12 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from ddpdoctor.collectors.gitignore import IgnoreRules, rules_above
 from ddpdoctor.facts.script import SourceFile, SourceProblem
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.notebook import Cell, NotebookError, read_notebook, readable
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.scripts.syntax.parsing import concerns

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.collectors.environments import Environment, environment_of_layer
 from ddpdoctor.collectors.interpreter import script_python
@@ -25,6 +25,7 @@ from ddpdoctor.facts.launch.typo import TypoKind
 from ddpdoctor.facts.launch.words import UNKNOWN, quote
 from ddpdoctor.facts.startup import LookupKind, LookupResult, MissingImport, Startup, StartupLookup
 from ddpdoctor.launch.program_names import KNOWN, PYTHON, nearest
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.imports import TopImport, changes_the_search_path, top_imports
 from ddpdoctor.scripts.source_text import decode
 from ddpdoctor.system import process

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.hang import SYMMETRIC, Call, CallState, Dump, Operation, ProcessGroup
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["CallForm", "CallMatrix", "GroupKey", "RankCalls"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.hang import Call, Operation, ProcessGroup
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Conflict", "ConflictCause", "ranges", "said", "title", "wait_verb"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.dumps.rank_activity import Activity, RankActivity, activity_of
 from ddpdoctor.dumps.stacks import as_processes
 from ddpdoctor.facts.hang import Hang, RankProcess
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["HungJob", "hung_jobs"]
 

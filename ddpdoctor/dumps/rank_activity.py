@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.dumps.file_names import is_own_code
 from ddpdoctor.facts.hang import ChildProcess, RankProcess, StackFrame
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Activity", "RankActivity", "activity_of", "activity_of_stack", "own_frame"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.dumps.call_matrix import CallMatrix, GroupKey, RankCalls
 from ddpdoctor.dumps.conflict import Conflict, ConflictCause, ranges, said, title, wait_verb
 from ddpdoctor.dumps.open_calls import open_collectives, open_messages
 from ddpdoctor.facts.hang import Call, CallState
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["deadlocks"]
 

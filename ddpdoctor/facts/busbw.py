@@ -6,7 +6,7 @@ azurehpc-health-checks. Platforms with estimates only are left out: a wrong numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Busbw", "expected_busbw"]
 

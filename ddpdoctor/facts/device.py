@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.gaps import Why
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["OF_THE_WHOLE_GPU", "Device", "GpuProcess", "MigInstance", "Sample", "absence"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.addresses import is_loopback
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.launchers import BY_HAND, LAUNCHERS, PSEUDO_STEPS, SRUN, TORCHRUN, LauncherMarks
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["REMOVED", "ConfFile", "Environ", "NamedPath", "as_integer", "shorten"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["CannotLook", "Gap", "Section", "Why", "not_here", "unanswered"]
 

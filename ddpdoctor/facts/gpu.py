@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ddpdoctor.facts.device import Device, absence
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 from ddpdoctor.facts.xids import Xid
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Diagnostic", "Gpu", "PciGpu"]
 

@@ -6,7 +6,7 @@ Sources: NVIDIA's data sheets of the products (peak rates without sparsity), rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["GpuSpeed", "published_speed"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.ras import Ras
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "Call",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.visibility import visible
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

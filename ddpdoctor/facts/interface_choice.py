@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ddpdoctor.facts.net import Address, Interface, Net
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["MAX_INTERFACES", "Choice", "choose_for_gloo", "choose_for_nccl", "effective", "matching", "names_matching"]
 

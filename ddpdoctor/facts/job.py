@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Agent", "Job", "Process", "Rendezvous"]
 

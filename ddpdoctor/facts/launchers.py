@@ -7,7 +7,7 @@ Open MPI's and MPICH's mpirun, Kubeflow's training-operator and Trainer, deepspe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["BY_HAND", "LAUNCHERS", "PSEUDO_STEPS", "SRUN", "TORCHRUN", "LauncherMarks"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.xids import Xid
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "FATAL",
@@ -38,13 +39,13 @@ _PARTS = (
     r"|sparse|special|storage\.py|tensor\.py|testing|utils|xpu)(/|\.py$|$)"
 )
 """The packages and modules of torch itself: a folder of the job may be called torch as well."""
-_LIBRARY = re.compile(
+_LIBRARY = pattern(
     rf"/(site|dist)-packages/|(^|/)lib(64)?/python3[\d.]*/|^<(?!stdin>|string>)|{_PARTS}|^/pytorch/|/bin/\w+$|\.pyx$"
 )
 """Files of Python, torch and pip packages: the last frame before them is in the job's own code."""
-_OF_TORCH = re.compile(rf"-packages/torch/|{_PARTS}|^<|(^|/)lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
+_OF_TORCH = pattern(rf"-packages/torch/|{_PARTS}|^<|(^|/)lib(64)?/python3[\d.]*/(?!(site|dist)-packages/)|/bin/\w+$")
 """The files of Python and torch only."""
-_OF_A_TOOL = re.compile(
+_OF_A_TOOL = pattern(
     r"Command \W{0,3}(\S*/)?(\S*-)?(g?cc|[gc]\+\+|clang(\+\+)?|nvcc|hipcc|ptxas|ld|make|cmake|which|hostname|ldconfig|nvidia-smi"
     r"|git|pip3?|wget|curl|tar|unzip|ffmpeg|aws|gsutil|rsync|cp)(-[\d.]+)?[\W ]"
 )

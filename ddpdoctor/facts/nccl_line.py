@@ -9,19 +9,20 @@ place: `FILE:LINE (FUNCTION) NCCL WARN TEXT`, `NCCL INFO FILE:LINE (FUNCTION) ->
 from __future__ import annotations
 
 import functools
-import re
-from dataclasses import dataclass
+
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NcclLine", "nccl_line", "without_function"]
 
 _PLACE = r"(?P<file>(?<![\w./+-])[\w./+-]{1,300}\.(?:cc|cuh?|h|c|cpp)|(?<!\w)[a-z]\w{1,100}):(?P<line>\d{1,9})"
 """It begins where a word begins: a line of one long word is then gone through once, not once for each character."""
 _FUNCTION = r"\((?P<function>[A-Za-z_~][\w:~<>]{0,100}|operator\(\))\)"
-_WARN = re.compile(rf"(?:{_PLACE} )?(?:{_FUNCTION} )?NCCL (?:WARN|ATTN) (?P<text>.*)")
-_INFO = re.compile(rf"NCCL INFO (?:{_PLACE} (?:{_FUNCTION} )?)?(?P<text>.*)")
-_DIAG = re.compile(r"(?:(?<![\w.-])(?P<file>[\w.-]{1,255}):(?P<line>\d{1,10}) )?NCCL DIAG (?P<text>.*)")
+_WARN = pattern(rf"(?:{_PLACE} )?(?:{_FUNCTION} )?NCCL (?:WARN|ATTN) (?P<text>.*)")
+_INFO = pattern(rf"NCCL INFO (?:{_PLACE} (?:{_FUNCTION} )?)?(?P<text>.*)")
+_DIAG = pattern(r"(?:(?<![\w.-])(?P<file>[\w.-]{1,255}):(?P<line>\d{1,10}) )?NCCL DIAG (?P<text>.*)")
 _LEVELS = (("WARN", _WARN), ("ATTN", _WARN), ("INFO", _INFO), ("DIAG", _DIAG))
-_NAMED = re.compile(rf"(?P<place>{_PLACE}) {_FUNCTION} (?=NCCL WARN |-> ?\d)")
+_NAMED = pattern(rf"(?P<place>{_PLACE}) {_FUNCTION} (?=NCCL WARN |-> ?\d)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ Source: NCCL src/graph/paths.cc (ncclTopoCheckP2p, ncclGetLevel) and src/transpo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from ddpdoctor.facts.settings_table import read_number
 from ddpdoctor.facts.topo import Pair, Topo
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NcclPath", "nccl_paths"]
 

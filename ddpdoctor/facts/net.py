@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section, not_here
 from ddpdoctor.facts.rdma import Rdma
 from ddpdoctor.facts.reachability import FARTHEST_FIRST, Attempt, Lookup
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["DEFAULT_PORT", "Address", "Interface", "Net", "Port", "PortSocket", "is_loopback"]
 

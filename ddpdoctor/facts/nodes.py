@@ -7,10 +7,11 @@ under torchrun; under plain env:// (`form` is `env`) it is one rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.reachability import ConnectOutcome

@@ -9,10 +9,11 @@ Source: docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "XID 144-1
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NvlinkAction", "NvlinkFault", "nvlink_fault", "rules"]
 
@@ -88,7 +89,7 @@ _TABLE = """\
 """Xid, unit (V1/V2), reasons, action (Reset, Ignore, Evaluate with Xid 154; a second letter is the second action), error statuses
 in hexadecimal (`*` any)."""
 _ACTIONS = {"R": NvlinkAction.RESET, "I": NvlinkAction.IGNORE, "E": NvlinkAction.WITH_154}
-_LINE = re.compile(
+_LINE = pattern(
     r"^\s*(?P<unit>[A-Z][A-Za-z0-9_]+(?: [Dd]egraded)?)\s+(?P<severity>Fatal|Non-?fatal|Link Fatal)\b"
     r"[^(\n\[]{0,60}?(?:Link\s*(?P<link>-?\d+))?\s*[(\[](?P<info>0x[0-9a-fA-F]{1,8})(?:[ ,]+(?P<status>0x[0-9a-fA-F]{1,8}))?"
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NvlinkModel", "nvlink_model"]
 

@@ -8,7 +8,8 @@ part of half of the pairs.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["PairSpeed", "SlowEnd", "schedule", "slow_ends", "slow_pairs"]
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar, cast
 
 from ddpdoctor.facts.gaps import CannotLook, Why
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Reads", "guarded"]
 

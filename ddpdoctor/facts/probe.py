@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
 from ddpdoctor.facts.pairs import PairSpeed
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["COLLECTIVE_PHASES", "Baseline", "Kind", "Measurement", "Observation", "Probe", "RankReport", "Unsupported"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Gid", "Rdma", "RdmaDevice", "RdmaPort", "takes"]
 

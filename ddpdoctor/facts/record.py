@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.startup import Startup
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu

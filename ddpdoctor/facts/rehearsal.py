@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "CodePlace",

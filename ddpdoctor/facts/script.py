@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["IdleComment", "Script", "SourceFile", "SourceProblem"]
 

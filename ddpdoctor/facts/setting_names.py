@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 from ddpdoctor.facts.settings_table import TABLE
+from ddpdoctor.late_pattern import pattern
 
 __all__ = ["SYNONYMS", "nearest", "of_a_plugin"]
 
@@ -40,7 +41,7 @@ SYNONYMS = {
 }
 """Names that no library reads and that are too far from a known name for `nearest`, with the name to use instead."""
 
-_OTHERS = re.compile(
+_OTHERS = pattern(
     r"NCCL_(FASTRAK|GPUDIRECTTCPX|INSPECTOR|PROFILER?|TUNER|GIB|RCCL|SHIMNET|TESTS|UCX|SHARP|TLS|OFI|CTRAN|MSCCL|PLUGIN"
     r"|IBEXT)_.*"
     r"|NCCL_(HOME|ROOT|ROOT_DIR|INCLUDE_DIRS?|LIB_DIRS?|LIB_PATH|LIBRARIES|LIBRARY|VERSION|VER|MAJOR|STATIC|PATH|DIR"
@@ -49,7 +50,7 @@ _OTHERS = re.compile(
 )
 """Names of NCCL's plugins, of builds, and of libraries such as oneCCL, RCCL and HCCL, which change the first letter."""
 
-_FAMILY = re.compile(r"N[CL]{2,4}_|TORCH_(NCCL|DISTRIBUTED|DIST|FR)_|GLOO_|CUDA_VISIBLE", re.IGNORECASE)
+_FAMILY = pattern(r"N[CL]{2,4}_|TORCH_(NCCL|DISTRIBUTED|DIST|FR)_|GLOO_|CUDA_VISIBLE", re.IGNORECASE)
 """Only NCCL, torch, Gloo and CUDA use names with these prefixes, so a typo may be more than one edit away."""
 
 

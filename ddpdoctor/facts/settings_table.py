@@ -12,10 +12,9 @@ A row is `NAME kind since`, then, where they apply, `deprecated:RELEASE`, `remov
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 from ddpdoctor.facts.nccl_variables import NCCL
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["MAX_NUMBER", "TABLE", "KnownVariable", "read_number"]
 
@@ -130,7 +129,7 @@ OPENCL_PROFILE text -
 MAX_NUMBER = (1 << 63) - 1
 MAX_DIGITS = 64
 """More digits than a 64-bit number has; Python reads longer ones slowly."""
-_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_NUMBER = pattern(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["MissingVariable", "ShellCommand", "ShellText", "TextSpan"]
 

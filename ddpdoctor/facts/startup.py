@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["LookupKind", "LookupResult", "MissingImport", "Startup", "StartupLookup"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
 from ddpdoctor.facts.shell_text import ShellText, TextSpan
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "ClusterService",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Fabric", "FabricLog", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
 

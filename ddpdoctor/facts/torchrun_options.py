@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NEWEST", "OLDEST", "Option", "Version", "learn", "torchrun_options", "version_of"]
 

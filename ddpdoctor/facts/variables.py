@@ -6,6 +6,7 @@ import re
 
 from ddpdoctor.facts.setting_names import nearest
 from ddpdoctor.facts.settings_table import TABLE
+from ddpdoctor.late_pattern import pattern
 
 __all__ = ["NOT_GATHERED", "PET_OPTIONS", "is_read", "is_relevant", "is_secret", "meaning"]
 
@@ -233,14 +234,14 @@ _READ_FAMILIES = (
 )
 """Families in which the value of an unknown name is judged, or compared between nodes."""
 
-_NEARLY_NCCL = re.compile(r"N[CL]{2,4}_|NCCL", re.IGNORECASE)
+_NEARLY_NCCL = pattern(r"N[CL]{2,4}_|NCCL", re.IGNORECASE)
 _NEVER = frozenset({"OMPI_ARGV", "OMPI_COMMAND", "OMPI_MCA_orte_precondition_transports"})
 """A program's own arguments, which may contain anything, and Open MPI's session key."""
 
-_SECRET_PART = re.compile(
+_SECRET_PART = pattern(
     r"TOKEN(?!I[SZ])|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE|LICEN[CS]E(?!S)|BEARER|WEBHOOK", re.IGNORECASE
 )
-_SECRET_WORD = re.compile(
+_SECRET_WORD = pattern(
     r"(?:^|_)(KEYS?|AUTH|PASS|PWD|PW|JWT|COOKIE|MUNGE|CREDS?|PAT|PSK|T?OTP|DSN|SAS|\w+PASS|\w+PW|(?:ACCESS|AUTH|USER|SSH|SECRET)KEY)(?:_|$)",
     re.IGNORECASE,
 )

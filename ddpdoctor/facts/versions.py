@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ddpdoctor.facts.gaps import Gap, Section
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NcclLibrary", "Package", "TorchPlace", "Versions", "numbers"]
 

@@ -11,10 +11,11 @@ its memory is cleared by a reset. Xids 56 to 58, 65, 73 and 81 are those of olde
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from ddpdoctor.facts.nvlink5_xids import NvlinkAction, NvlinkFault, nvlink_fault
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "BY_KIND",

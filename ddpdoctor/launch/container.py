@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Container", "bytes_of", "container_of", "wants_rdma"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word, apply, merged
@@ -12,6 +12,7 @@ from ddpdoctor.launch.layers import launching
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.shell.words import Simple, simple_commands
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["edited"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Comment", "codes_in", "comments"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ddpdoctor.facts.environ import as_integer
@@ -15,6 +14,7 @@ from ddpdoctor.facts.nodes import Form
 from ddpdoctor.launch.ranks_here import ranks_here
 from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines, plan_without_ssh
 from ddpdoctor.launch.task_counts import nodes
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "local_job"]
 

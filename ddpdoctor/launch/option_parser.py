@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ddpdoctor.facts.launch.reading import Given, ParseProblem, ParseProblemKind, Reading
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Option
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["read"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.environ import as_integer
 from ddpdoctor.facts.launch.programs import LauncherKind
@@ -10,6 +10,7 @@ from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.ranks_here import ranks_here
 from ddpdoctor.launch.task_counts import nodes
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["MOST_RANKS", "RehearsedWorld", "world_of"]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from ddpdoctor.facts.log import InputKind, JobOutcome, Log, LogLine, Who
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import EXCERPT_LINES, GOOD_END_LINES, QUOTED_LINES
 from ddpdoctor.logs.history import history_of
@@ -37,7 +38,7 @@ class OpenEnd(str, Enum):
 
 
 _OF_PROCESSES = (InputKind.TEXT, InputKind.ERROR_FILE)
-_GOOD_END = re.compile(
+_GOOD_END = pattern(
     r'"run_stop"[^\n]{0,400}"status": "success"|"key": "status", "value": "success"|ENDING TIMING RUN|^(?:\d+: )?RESULT,'
     r"|\btrain_runtime\b|\btrain_samples_per_second\b|\btrain_loss +=|^\*{3,} (?:train|eval) metrics \*{3,}"
     r"|\b(?:training|job|run|fine-?tuning|evaluation|experiment|task|all (?:tests|epochs|workers|ranks|processes))\b[^\n]{0,30}"
@@ -53,44 +54,44 @@ _GOOD_END = re.compile(
     re.IGNORECASE,
 )
 """What jobs, launchers and schedulers print when all went well, among the last lines."""
-_SAYS_STUCK = re.compile(
+_SAYS_STUCK = pattern(
     r"\b(?:stuck|hang(?:s|ing)?|hung|freez(?:es?|ing)|frozen|stall(?:s|ed)|deadlock\w*|crash(?:es|ed)?|nothing happens"
     r"|never (?:starts|returns|ends|finishes)|does(?:n't| not) (?:work|start|respond)|not working|no response)\b|卡住|卡死",
     re.IGNORECASE,
 )
 """How people write of a job that is stuck or ends: no job prints this of itself."""
-_HEDGED = re.compile(
+_HEDGED = pattern(
     r"\b(?:can|could|may|might|would|potentially)\b[^\n]{0,30}\b(?:cause|lead|result|be|become|hang)\b", re.IGNORECASE
 )
 """What libraries say of what might happen."""
-_IS_STUCK = re.compile(r"\b(?:stuck|hangs|hung|freezes|frozen|nothing happens)\b|卡住|卡死", re.IGNORECASE)
+_IS_STUCK = pattern(r"\b(?:stuck|hangs|hung|freezes|frozen|nothing happens)\b|卡住|卡死", re.IGNORECASE)
 """The same where somebody added it to a line of the job."""
-_SAYS_PROBLEM = re.compile(
+_SAYS_PROBLEM = pattern(
     r"\b(?:fail(?:s|ed|ing)?|failure|errors?|exceptions?|bug|problem|issue|broken|killed|dies|died|segfaults?|OOM|out of memory"
     r"|time[sd]? ?out|can(?:'t|not)|unable to)\b|报错|失败|崩溃|错误",
     re.IGNORECASE,
 )
-_IS_MEASURE = re.compile(
+_IS_MEASURE = pattern(
     r"\b(?:error|errors|failed|failures?)\b[\"']?[ =:]{1,3}\d|\b(?:0|no) (?:error|fail)", re.IGNORECASE
 )
 """A metric or a counter that has such a name."""
-_OF_PROGRAM = re.compile(
+_OF_PROGRAM = pattern(
     r"^\W{0,3}(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|ERROR|CRITICAL|[IWEF]\d{4})\b|^\[[^\]\n]{1,80}\] ?\S|\S:\d+[:\])]"
     r"|^\s*\S+[:=]\s|^\d{4}-\d\d|^[:>+$#{]"
 )
 """How lines of programs begin, not sentences: a level, a module, a place, a name with its value, a prompt."""
-_BAR = re.compile(r"\d+/\d+ \[")
+_BAR = pattern(r"\d+/\d+ \[")
 """A progress bar shows the steps before it as well."""
 _PROSE_WORDS = 3
 """A sentence or a title has at least so many words."""
-_ERROR_LEVEL = re.compile(r"\[E\d{3,4} [\d:.]{5,}|^E\d{4} [\d:.]{5,}")
+_ERROR_LEVEL = pattern(r"\[E\d{3,4} [\d:.]{5,}|^E\d{4} [\d:.]{5,}")
 """How torch and glog begin a line of the level ERROR."""
-_WARNS = re.compile(r"warn(?:ing)?s?\b|^\[?W\d{3,4} |\bNCCL WARN\b|\bDeprecat", re.IGNORECASE)
-_JOINS = re.compile(
+_WARNS = pattern(r"warn(?:ing)?s?\b|^\[?W\d{3,4} |\bNCCL WARN\b|\bDeprecat", re.IGNORECASE)
+_JOINS = pattern(
     r"\bNCCL INFO\b|\bMEMBER: \d+/\d+|\bRendezvous|\brendezvous|init_process_group|initializ\w+ (?:ddp|distributed|process group)"
     r"|\bclients joined\b|distributed_backend|\bStarting (?:elastic_operator|worker group)",
 )
-_UNFINISHED = re.compile(r"(?:\.{3}|…)\s*$|^[^\"\n]*\"[^\"\n]*$|\([^()\n]*$|\[[^\[\]\n]*$|[,(\[{=\\]\s*$")
+_UNFINISHED = pattern(r"(?:\.{3}|…)\s*$|^[^\"\n]*\"[^\"\n]*$|\([^()\n]*$|\[[^\[\]\n]*$|[,(\[{=\\]\s*$")
 """The end of a line that was cut: marks of omission, or a quote or bracket that is still open."""
 _NCCL_INFO = "NCCL INFO"
 _AT_EXIT_BARRIER = "waiting on exit barrier"

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from ddpdoctor.facts.log import MarkKind
+from ddpdoctor.late_pattern import pattern
 
 __all__ = ["MARK_WORDS", "LineMark", "mark_in"]
 
@@ -16,8 +17,8 @@ _OF_SLURM = (
     r"|srun: (?:[Jj]ob|Force Terminated job|launch/slurm: _step_signal: Terminating StepId=) ?(?P<srun>\d+)"
 )
 _OF_RUN = r"\brun_id\s+: (?P<run>\S+)|--rdzv[-_]id[= ](?P<rdzv>[\w.-]+)"
-_ID = re.compile(f"{_OF_SLURM}|{_OF_RUN}")
-_START = re.compile(
+_ID = pattern(f"{_OF_SLURM}|{_OF_RUN}")
+_START = pattern(
     r"(?P<torchrun>Setting OMP_NUM_THREADS environment variable for each process)"
     r"|(?P<agent>Starting elastic_operator with launch configs)"
     r"|(?P<deepspeed>\[runner\.py:\d+:main\] cmd = )"

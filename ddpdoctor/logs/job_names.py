@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.line_prefix import who_of_name
 
 __all__ = ["PathEvidence", "path_evidence"]
 
-_SLURM = re.compile(r"(?:^|/)slurm-(?P<id>\d+)(?:_(?P<task>\d+))?(?=[.\-_/]|$)")
-_BATCH = re.compile(r"(?:^|/)(?P<stem>[^/]+)\.[oe](?P<id>\d{2,})(?:[.-](?P<task>\d+))?$")
-_LSF = re.compile(r"(?:^|/)(?:lsf|LSF|pbs|condor|flux)[-_.]?(?P<id>\d{3,})(?=[.\-_/]|$)")
-_POD = re.compile(
+_SLURM = pattern(r"(?:^|/)slurm-(?P<id>\d+)(?:_(?P<task>\d+))?(?=[.\-_/]|$)")
+_BATCH = pattern(r"(?:^|/)(?P<stem>[^/]+)\.[oe](?P<id>\d{2,})(?:[.-](?P<task>\d+))?$")
+_LSF = pattern(r"(?:^|/)(?:lsf|LSF|pbs|condor|flux)[-_.]?(?P<id>\d{3,})(?=[.\-_/]|$)")
+_POD = pattern(
     r"(?:^|/|_)(?P<job>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)-(?:master|worker|workers|chief|launcher|ps|trainer|replica|driver)-\d+"
     r"(?:-\d+)?(?:-[a-z0-9]{5})?(?=[._/]|$)"
 )
-_TREE = re.compile(r"(?P<tree>(?:^|.*/)(?P<folder>[^/]+))/attempt_\d+/\d+/[^/]+$")
+_TREE = pattern(r"(?P<tree>(?:^|.*/)(?P<folder>[^/]+))/attempt_\d+/\d+/[^/]+$")
 _RANDOM_CHARS = 8
 """What tempfile adds behind the run id and `_`."""
 _NAMELESS_RUN = "none"
-_SUFFIX = re.compile(
+_SUFFIX = pattern(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|gz|xz|bz2|zst|json|jsonl|log\.\d+|\d{1,2})|[-_.](?:std)?(?:out|err)){1,8}$",
     re.I,
 )
-_ROTATED = re.compile(r"(\.(?:log|txt|out|err))[.-][\d-]+(?=$|\.(?:gz|xz|bz2|zst)$)", re.I)
-_PART = re.compile(
+_ROTATED = pattern(r"(\.(?:log|txt|out|err))[.-][\d-]+(?=$|\.(?:gz|xz|bz2|zst)$)", re.I)
+_PART = pattern(
     r"(?<![a-z])(?:std|out|err|errors?|output|stdout|stderr|log|logs|main|master|worker|node|nodes|head|rank|local|global|host"
     r"|pod|gpu|launcher|chief|ps|scheduler|driver|debug|nccl|trace|agent|events?|describe|kernel|dmesg|journal|syslog|monitor"
     r"|console|process|proc|part|replica|task|server|client|machine)(?![a-z])",
     re.I,
 )
 """Words for a part of a job: names that differ in them alone are of one job."""
-_NUMBERS = re.compile(r"\d+")
-_ID = re.compile(r"(?<![\d.])(?P<id>\d{4,12})(?![\d.]*\d)")
-_LONG_NUMBER = re.compile(r"\d{4}|\d\d[-_.:]\d\d")
-_DATE = re.compile(r"(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T]?\d\d[-_.:h]?\d\d(?:[-_.:m]?\d\d)?)?")
+_NUMBERS = pattern(r"\d+")
+_ID = pattern(r"(?<![\d.])(?P<id>\d{4,12})(?![\d.]*\d)")
+_LONG_NUMBER = pattern(r"\d{4}|\d\d[-_.:]\d\d")
+_DATE = pattern(r"(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_.T]?\d\d[-_.:h]?\d\d(?:[-_.:m]?\d\d)?)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.log import InputKind, Log
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.log_input import is_of_job
 from ddpdoctor.logs.log_pieces import JOB_KINDS, LogPiece, part_of, pieces_of
 

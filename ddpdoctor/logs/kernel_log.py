@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 
 from ddpdoctor.facts.xids import Xid, xid_in
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.line_prefix import split_prefix
 
 __all__ = ["KernelLog", "KernelTime", "time_of"]
@@ -20,14 +21,14 @@ MOST = 5000
 STEP_BACK_SECONDS = 60.0
 """The kernel's own seconds run a little out of order; by more than this only when the machine was started again."""
 
-_RESTART = re.compile(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;>] ?)Linux version \d")
-_SECONDS = re.compile(r"^(?:<\d+>|\w+ *:\w+ *: )?\[\s*(\d+\.\d+)\]|^\d+,\d+,(\d+),[^;]*;")
-_ISO = re.compile(r"^\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?\s?(Z|UTC|[+-]\d\d:?\d\d)?")
-_UNIX = re.compile(r"^(\d{9,11}\.\d+) ")
-_DMESG = re.compile(r"^\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})\]")
-_FULL = re.compile(r"^[A-Z][a-z]{2} (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) ")
-_CLASSIC = re.compile(r"^([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d)(?:\.\d+)? ")
-_HOST = re.compile(r"(?:^|[\d\]Z]|UTC) (?P<host>[A-Za-z0-9][\w.-]*) kernel(?:\[\d+\])?: ")
+_RESTART = pattern(r"^-- (?:Boot [0-9a-f]{32}|Reboot) --|(?:^|[\]:;>] ?)Linux version \d")
+_SECONDS = pattern(r"^(?:<\d+>|\w+ *:\w+ *: )?\[\s*(\d+\.\d+)\]|^\d+,\d+,(\d+),[^;]*;")
+_ISO = pattern(r"^\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?\s?(Z|UTC|[+-]\d\d:?\d\d)?")
+_UNIX = pattern(r"^(\d{9,11}\.\d+) ")
+_DMESG = pattern(r"^\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d) (\d{4})\]")
+_FULL = pattern(r"^[A-Z][a-z]{2} (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) ")
+_CLASSIC = pattern(r"^([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\d\d)(?:\.\d+)? ")
+_HOST = pattern(r"(?:^|[\d\]Z]|UTC) (?P<host>[A-Za-z0-9][\w.-]*) kernel(?:\[\d+\])?: ")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 LEAP_YEAR = 2000
 """Replaces the year, which classic syslog lines lack."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.log import Exit, Log, LogLine, Traceback
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.distances import QUOTED_LINES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ddpdoctor.facts.log import LogLine
+from ddpdoctor.late_pattern import pattern
 
 __all__ = [
     "NCCL_READY",
@@ -19,12 +20,12 @@ __all__ = [
     "says_end",
 ]
 
-NCCL_RETURNED = re.compile(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?(?P<code>[1-7])\b")
+NCCL_RETURNED = pattern(r"\bINFO (?P<file>\S+\.(?:c[cu]|h)):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?(?P<code>[1-7])\b")
 """How NCCL passes an error on."""
-NCCL_READY = re.compile(r"Init COMPLETE|Connected all (?:rings|trees)")
+NCCL_READY = pattern(r"Init COMPLETE|Connected all (?:rings|trees)")
 """What NCCL prints when a communicator is ready."""
 
-_FAILED = re.compile(
+_FAILED = pattern(
     r"\b(ABORTED|FAILED|Aborted|Killed|(?<!\d )Terminated|Terminated +\S*(?:python|run|launch|deepspeed))\b|core dumped"
     r"|srun: error|exit(ed with)?( exit)? code:? (?:-?[1-9]|0x[cC]0000\d)|[Kk]ernel appears to have died"
     r"|non-zero (exit )?status|terminate called|taking the entire process down|Segmentation fault|Bus error"
@@ -37,7 +38,7 @@ _FAILED = re.compile(
     r"|remote process exited or there was a network error"
     r"|DistBackendError|ncclRemoteError|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
 )
-_GIVES_UP = re.compile(
+_GIVES_UP = pattern(
     r"^SystemExit: (?!0$|None$)|\b[Aa]borting(?:\.|!|$)|\b(?:Aborting|Exiting|Quitting|Giving up)\b[^\n]{0,40}[.!]?$"
     r"|^(?:\S{1,80}: )?(?:fatal|FATAL|Fatal|panic|PANIC|CRITICAL)(?: error)?: |^(?:\[?(?:FATAL|CRITICAL)\]?)\b"
     r"|^\S{1,200}: (?:error|Error|ERROR): |^(?:\[?(?:ERROR|Error|error)\]?|E\d{4} [\d:.]{8,20}[^\]]{0,80}\])[: ]{1,3}[^\s\d.:-]"
@@ -46,16 +47,16 @@ _GIVES_UP = re.compile(
     r"|\b(?:exit code|status|return code|returncode)[ =:]{1,3}[1-9]\d{0,2}\b"
 )
 """Words with which an output ends that did not end well, though no rule knows them."""
-_ENDS = re.compile(
+_ENDS = pattern(
     r"SystemExit|\b[Aa]bort|\b(?:[Ee]xit|[Qq]uit|[Gg]iving up|fatal|panic|critical|fail|crash|died|[Rr]eturn ?code|status)",
     re.I,
 )
 """Words that say that a process ends."""
-_GOES_WELL = re.compile(
+_GOES_WELL = pattern(
     r"\b(?:0|no) (?:error|failure|failed)|\b(?:retry|skipp|ignor|fall(?:ing)? back|recover|success|passed\b)",
     re.IGNORECASE,
 )
-_TROUBLE = re.compile(
+_TROUBLE = pattern(
     r"error|exception|traceback|warn|fail|abort|terminat|kill(?:ed|ing)|signal|exit|closing|closed|timed? ?out|frame #"
     r"|core dumped|cancelled|shut(?:ting)? ?down|[Ff]inished server process"
     r"|\b(?:INFO|WARN) \S+:\d+ -> ?\d|^\s|^wandb:|^=+$|^-+$|^\W*$|^\[0x[0-9A-Fa-f]+\]|resource_tracker|semaphore"
@@ -64,20 +65,20 @@ _TROUBLE = re.compile(
     re.IGNORECASE,
 )
 """Lines that processes print on their way out: they do not show that the job continues."""
-_AT_WORK = re.compile(r"\d|\b(?:INFO|DEBUG|NOTICE)\b|%\|")
+_AT_WORK = pattern(r"\d|\b(?:INFO|DEBUG|NOTICE)\b|%\|")
 """What a job that runs prints has numbers, times or levels; a usage, a help text and somebody's remark do not."""
-_QUOTED = re.compile(
+_QUOTED = pattern(
     r"\b(?:samples?|prompts?|questions?|texts?|generated|completions?|predictions?|instructions?|answers?)\b"
     r"[^\"'“:=]{0,20}[:=] ?[\"'“]",
     re.IGNORECASE,
 )
 """What a job prints of its data, before the quote."""
-_OF_JOB = re.compile(r"slurmstepd(?:-\S+)?: error: \*\*\* (?:JOB|STEP) ")
-_OMITTED = re.compile(
+_OF_JOB = pattern(r"slurmstepd(?:-\S+)?: error: \*\*\* (?:JOB|STEP) ")
+_OMITTED = pattern(
     r"[\W_]{0,10}(?:\.{3,}|…|snip(?:ped)?|omit(?:ted)?|truncated|trimmed)[\W_]{0,10}$|[-#<\[(]{1,10} ?omit[^\n]{0,60}$",
     re.IGNORECASE,
 )
-_STEP = re.compile(
+_STEP = pattern(
     r"(?i)\b(?:step[_ ]time|loss|accuracy|throughput|lr|tok(?:en)?s?/s|samples/s)\b[^\n]{0,20}?\d"
     r"|\d ?(?:it/s|s/it)\b|\d%\||\b\d+/\d+ \["
     r"|\b(?:epochs?|steps?|iter(?:ation)?s?|batch|rank)\b[ =:/#\[(]{0,3}\d+[^\n]{0,80}?\d"

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ddpdoctor.facts.log import Who
+from ddpdoctor.late_pattern import pattern
 
 __all__ = ["PrefixedLine", "short_host", "split_prefix", "who_of_name", "without_control_codes"]
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
+_ANSI = pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
 _COUNTED = (
     r"(?i:epoch|step|iter|rank|gpu(?!0\d|-|\d{3})|cuda|layer|fold|batch|device|stage|phase|worker_|loss|line|val|train|test"
@@ -22,7 +23,7 @@ _COUNTED = (
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PROGRAM = r"(?!kernel|systemd|slurm|kubelet|earlyoom)[\w.-]+\[\d+\]:\ ?"
 """A program and its process id in a system log; lines of daemons are recognised by their name."""
-_PREFIXES = re.compile(
+_PREFIXES = pattern(
     rf"""
       \[rank(?P<rank>\d+)\]:\ ?                                     # torch, once the process group is there
     | (?:[\[(](?:rank|RANK)[ _:=-]?|(?:rank|RANK)[ _:-]?(?=\d+\ *\|))(?P<tag>\d+)(?:[\])]|\ *\|):?\ ?   # frameworks
@@ -53,44 +54,44 @@ _PREFIXES = re.compile(
     """,
     re.VERBOSE,
 )
-_MACHINE = re.compile(r"node|host|worker|gpu|master|machine|rank|dgx")
+_MACHINE = pattern(r"node|host|worker|gpu|master|machine|rank|dgx")
 """Words in the name of a docker compose service that represents a machine."""
-_VLLM = re.compile(r"Worker_TP(\d+)(?:_EP\d+)?")
+_VLLM = pattern(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
-_NCCL = re.compile(r"(?P<host>[\w.-]+|<[\w .-]{1,60}>):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
-_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
-_GROUP = re.compile(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
-_BARRIER = re.compile(r"barrier on rank: (?P<rank>\d+)|Unexpected result \S+ on rank (?P<of_result>\d+) at ")
-_C10 = re.compile(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
-_SRUN = re.compile(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
-_LAUNCH = re.compile(r"srun: error: (?:Task launch for \S+ failed on node|Node failure on) (?P<host>[\w-]+)")
-_CRASHED = re.compile(
+_NCCL = pattern(r"(?P<host>[\w.-]+|<[\w .-]{1,60}>):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
+_ADDRESS = pattern(r"\d{1,3}(?:\.\d{1,3}){3}")
+_GROUP = pattern(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
+_BARRIER = pattern(r"barrier on rank: (?P<rank>\d+)|Unexpected result \S+ on rank (?P<of_result>\d+) at ")
+_C10 = pattern(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
+_SRUN = pattern(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
+_LAUNCH = pattern(r"srun: error: (?:Task launch for \S+ failed on node|Node failure on) (?P<host>[\w-]+)")
+_CRASHED = pattern(
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+)(?: *:\d+:\d+\] |\] (?=\*\*\* |\[ ?\d+\] |Signal|Failing at|PMIX|ORTE|OPAL|mca_))"
 )
 """What UCX and Open MPI put before what they say of a signal."""
-_QUOTED = re.compile(r"(?:> ?|`+)(?=\S)(?!>)")
+_QUOTED = pattern(r"(?:> ?|`+)(?=\S)(?!>)")
 """What a forum's quotation leaves before a line."""
-_SLURMD = re.compile(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?")
+_SLURMD = pattern(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?")
 """The daemon of a node of Slurm, which names its node in either place."""
 # pdsh and docker compose logs put a host's name before each line.
-_NODE = re.compile(
+_NODE = pattern(
     rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd|E[A-Z]\d{{4}}:)"
     r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S|\ {2,}\S)"
 )
-_WRAPPED = re.compile(
+_WRAPPED = pattern(
     r'\{(?=.{0,2000}"(?:stream|time|timestamp|@timestamp|ts|asctime)":).{0,2000}?'
     r'"(?:log|message|msg|line|event|textPayload)": ?(?P<said>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")'
 )
 """A line that Docker, a collector of a cluster or a logger keeps as JSON."""
-_RANK_KEY = re.compile(r'"(?:global_)?rank": ?"?(\d{1,6})\b')
-_HOST_KEY = re.compile(r'"(?:host|hostname|host_name|node|node_name|pod|pod_name)": ?"([A-Za-z0-9][\w.-]*)"')
+_RANK_KEY = pattern(r'"(?:global_)?rank": ?"?(\d{1,6})\b')
+_HOST_KEY = pattern(r'"(?:host|hostname|host_name|node|node_name|pod|pod_name)": ?"([A-Za-z0-9][\w.-]*)"')
 MOST = 8
 """Prefixes before prefixes: a collector's time, a pod, a task, a role and torch's own."""
 
-_RANK_NAMES = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/-]|$)", re.IGNORECASE)
-_NODE_NAMES = re.compile(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
-_ATTEMPT = re.compile(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
-_HOST_NAMES = re.compile(
+_RANK_NAMES = pattern(r"(?:^|[._/-])(?:global[_-]?)?rank[_-]?(\d{1,5})(?=[._/-]|$)", re.IGNORECASE)
+_NODE_NAMES = pattern(r"(?:^|[._/-])node[_-]?rank[_-]?(\d{1,4})(?=[._/-]|$)", re.IGNORECASE)
+_ATTEMPT = pattern(r"attempt_(?P<attempt>\d+)/(?P<local>\d+)/(?:stdout|stderr|error)\.\w+$")
+_HOST_NAMES = pattern(
     r"(?:^|[._/-])(?!gpu[-_]?\d(?![\d-]))((?:(?:node|host|worker|gpu(?![a-gi-mo-rt-z])|compute|dgx|master|pod)(?!s[-\d])[a-z]*-?|(?:cn|ip|gn|nid)-?)\d[\w-]*?|"
     r"[ncg]-?(?:\d{2}[a-z0-9-]*|\d-\d[a-z0-9-]*)(?!_)|[a-z][a-z-]*-(?:worker|master|node)-\d+)(?=\.(?:log|txt|out|err|gz|xz|zst)|[._/]|$)",
     re.IGNORECASE,

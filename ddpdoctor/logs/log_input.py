@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import replace
 
 from ddpdoctor.facts.log import InputKind, Log, LogLine, Who
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.logs.line_meaning import is_work_of_job, reports_failure
 
 __all__ = ["NOT_JUDGED", "is_of_job", "reason_against", "settled"]
@@ -42,11 +42,11 @@ _TOOLS = (
 _MAY_BE_TEXT = (*_TOOLS, InputKind.MANIFEST, InputKind.JSON)
 _NO_JOB = "no line of a job in it"
 
-_VALUE = re.compile(
+_VALUE = pattern(
     r"\s*<[\w.]+>[^<]*</[\w.]+>\s*$|\s*\|.*\|\s*$|\s*[A-Z][\w .()/-]{2,45} : "
     r"|(?:Unable to determine the device handle|Failed to initialize NVML|NVIDIA-SMI has failed|No devices were found)"
 )
-_WORDS = re.compile(
+_WORDS = pattern(
     r"torch[/.]|\bNCCL (?:INFO|WARN|version)|\bsrun: |slurmstepd|\[c10d\]|ProcessGroup|\bwandb: |\bdeepspeed\b|\bmpirun\b"
     r"|(?:^|[\s\[(|-])(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL)(?:[\s\])|:-]|$)|\bUserWarning\b|\bcuda:\d|\b[Rr]ank:? ?\d"
     r"|\b(?:GLOBAL_RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)=|\b(?:Killed|Terminated|Aborted|core dumped)\b"

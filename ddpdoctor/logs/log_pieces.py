@@ -7,9 +7,10 @@ import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.log import Exit, InputKind, JobMark, Log, LogLine, MarkKind, Traceback
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.job_names import PathEvidence, path_evidence
 from ddpdoctor.logs.kernel_log import KernelTime, time_of

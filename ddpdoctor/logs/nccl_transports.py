@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.context_patterns import context_lines
 
 __all__ = ["HostTransports", "transports_of_hosts"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.history import history_of
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.rendezvous_lines import ClientCount, FailedConnection, MissingKeys
 from ddpdoctor.logs.traceback_of_line import traceback_of
 

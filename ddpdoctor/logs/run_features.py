@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.line_prefix import split_prefix, without_control_codes
 
 __all__ = ["FeatureKind", "KnownValue", "LineKind", "RunFeatures"]
@@ -25,26 +26,26 @@ class FeatureKind(str, Enum):
     LINE = "line"
 
 
-_ENVIRONMENT = re.compile(r"(?<![\w.$-])(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]{2,60})=(?P<value>[^\s,;'\")\]}]{1,200})")
-_OF_NCCL = re.compile(
+_ENVIRONMENT = pattern(r"(?<![\w.$-])(?P<name>[A-Z][A-Z0-9]*_[A-Z0-9_]{2,60})=(?P<value>[^\s,;'\")\]}]{1,200})")
+_OF_NCCL = pattern(
     r"\b(?P<name>NCCL_[A-Z0-9_]{2,60}) set (?:by environment )?to (?P<value>[^\s.]\S{0,200}?)\.?(?:\s|$)"
 )
-_OPTION = re.compile(r"(?<!\S)(?P<name>--[a-zA-Z][\w-]{1,60})[= ](?P<value>[^\s-]\S{0,200})")
-_DOTTED = re.compile(r"^\s{0,8}(?P<name>[a-z_][\w.]{2,60}) \.{3,} (?P<value>\S.{0,100}?)\s*$")
-_LAUNCH = re.compile(r"\b(?:torchrun|deepspeed|accelerate|srun|mpirun|python[\d.]*)\b")
-_VERSION = re.compile(
+_OPTION = pattern(r"(?<!\S)(?P<name>--[a-zA-Z][\w-]{1,60})[= ](?P<value>[^\s-]\S{0,200})")
+_DOTTED = pattern(r"^\s{0,8}(?P<name>[a-z_][\w.]{2,60}) \.{3,} (?P<value>\S.{0,100}?)\s*$")
+_LAUNCH = pattern(r"\b(?:torchrun|deepspeed|accelerate|srun|mpirun|python[\d.]*)\b")
+_VERSION = pattern(
     r"\b(?P<name>NCCL|RCCL|CUDA|cuDNN|torch|PyTorch|Python|transformers|accelerate|deepspeed|DeepSpeed|lightning|[Dd]river|flash[-_]attn"
     r"|vllm|triton|apex|megatron[\w-]{0,20})(?: [Vv]ersion|_version| info: version)?[ :=]{1,3}v?(?P<value>\d+\.\d[\w.+-]*)"
 )
-_DRIVER = re.compile(r"\bcudaDriverVersion (?P<value>\d{4,6})\b")
-_TRANSPORT = re.compile(r"\bvia (?P<value>(?:NET|P2P|SHM|NVLS|COLLNET|C2C)/[A-Za-z]+|direct shared memory)")
-_NETWORK = re.compile(r"\bUsing network (?P<value>\S+)|NET/(?P<plugin>IB|Socket|OFI) : (?:Using|Initializing)")
-_VOLATILE = re.compile(
+_DRIVER = pattern(r"\bcudaDriverVersion (?P<value>\d{4,6})\b")
+_TRANSPORT = pattern(r"\bvia (?P<value>(?:NET|P2P|SHM|NVLS|COLLNET|C2C)/[A-Za-z]+|direct shared memory)")
+_NETWORK = pattern(r"\bUsing network (?P<value>\S+)|NET/(?P<plugin>IB|Socket|OFI) : (?:Using|Initializing)")
+_VOLATILE = pattern(
     r"RANK|PID|JOB_?ID|STEP_?ID|PROCID|LOCALID|NODEID|TASK|TIME|DATE|NODELIST|NODENAME|HOSTNAME|RDZV_ID|RUN_ID|UUID|_DIR$|_PATH$|LOG"
     r"|TMP|PWD|HOME|--(?:run|rdzv|job)[-_]id|output|log|seed$"
 )
 """Names of values that differ between any two runs."""
-_MASKED = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
+_MASKED = pattern(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 
 
 @dataclass(slots=True)
@@ -106,8 +107,8 @@ class RunFeatures:
             known.ranks.add(rank)
 
     def _take_values(self, text: str, source: str, number: int, host: str | None) -> None:
-        for pattern in (_ENVIRONMENT, _OF_NCCL, _DOTTED):
-            for found in pattern.finditer(text):
+        for expression in (_ENVIRONMENT, _OF_NCCL, _DOTTED):
+            for found in expression.finditer(text):
                 self._value(FeatureKind.SETTING, found["name"], found["value"], source, number, host)
         if "--" in text and _LAUNCH.search(text):
             for found in _OPTION.finditer(text):

@@ -15,10 +15,11 @@ import hmac
 import json
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ddpdoctor.facts.nodes import Proves
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.channel import NodeConnection, SessionKeys
 from ddpdoctor.multinode.messages import PROTOCOL, WireError, encode_line
 from ddpdoctor.network.aio import call_in_thread

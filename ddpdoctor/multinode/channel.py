@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.messages import (
     MAX_LINE_BYTES,
     MOST_VALUES,

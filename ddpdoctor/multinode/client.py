@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode
 from ddpdoctor.facts.nodes import Node, Proves, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.authentication import Authentication, NotProvenError, OtherAnswer
 from ddpdoctor.multinode.channel import READ_BYTES, NodeConnection, send_heartbeats
 from ddpdoctor.multinode.link_plan import encode_links, try_links

@@ -7,11 +7,12 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.nodes import Node, Proves, Stranger
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.authentication import Authentication, NotProvenError
 from ddpdoctor.multinode.channel import NodeConnection, ReadBudget, send_heartbeats
 from ddpdoctor.multinode.link_tests import serve_echo

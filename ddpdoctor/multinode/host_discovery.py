@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ddpdoctor.facts.addresses import is_loopback as is_loopback_name
 from ddpdoctor.facts.net import is_loopback
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.reachability import ConnectOutcome, Lookup
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode import udp_discovery
 from ddpdoctor.multinode.client import SILENT, MemberClient
 from ddpdoctor.multinode.host import SessionHost

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.channel import READ_BYTES, NodeConnection
 from ddpdoctor.multinode.host import MemberConnection, SessionHost
 from ddpdoctor.multinode.members import Member

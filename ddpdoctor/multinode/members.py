@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.nodes import Form, Node
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.messages import PROTOCOL, WireError
 
 __all__ = [

@@ -7,9 +7,10 @@ import select
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.channel import READ_BYTES
 from ddpdoctor.network.connect import OUT_OF_FILES, OUT_OF_MEMORY
 

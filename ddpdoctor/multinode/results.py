@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from ddpdoctor.facts.nodes import Node, NodeLink, Stranger
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.members import Member
 
 __all__ = ["Judge", "LostNode", "NodeEnd", "NotJoined", "ReceivedVerdict", "SessionResult"]

@@ -12,11 +12,12 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.reachability import ConnectOutcome
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.client import MemberClient
 from ddpdoctor.multinode.host import SessionHost

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.multinode.host import SessionHost
 from ddpdoctor.multinode.host_discovery import HostDiscovery
 from ddpdoctor.multinode.members import Member, departed_member

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.privacy.host_names import LIST, hosts_in
 
 __all__ = ["with_aliases"]
 
-_V4 = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(/\d{1,2})?(?![\w.]*\.\d)")
-_V6 = re.compile(r"(?<![\w:.])((?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w:])")
-_MAC = re.compile(r"(?<![\w:])((?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2})(?![\w:])")
+_V4 = pattern(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(/\d{1,2})?(?![\w.]*\.\d)")
+_V6 = pattern(r"(?<![\w:.])((?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4})(?![\w:])")
+_MAC = pattern(r"(?<![\w:])((?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2})(?![\w:])")
 FREE = 4
 """Names with a digit and at least this length cannot be part of another word."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.privacy.marks import Marks, mark, marking
 from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.privacy.reports import SALT
 
 __all__ = ["without_secrets_of_lines"]
 
-_HINT = re.compile(
+_HINT = pattern(
     r"secret|passw|passphrase|passcode|credential|token|key|pwd|\bpw\b|_pw|pass\b|bearer|auth|cookie|cred|licen[cs]e|webhook|signature|sig=|jwt"
     r"|\bpat\b|psk|otp|\bdsn|://[^\s/]*@|[{$]|\bcurl\b|sshpass|docker|podman|helm|mysql|mariadb|twine|cqlsh|mongo|\b7z|zip\b"
     r"|sqlcmd|\bbcp\b|ipmitool|mosquitto|redis-cli|\bldap|openssl|xfreerdp|lftp|\bhttps?\s|snmp|nmcli|\bdvc\b|rclone|\bmc\s|wandb"
@@ -19,18 +20,18 @@ _HINT = re.compile(
     re.IGNORECASE,
 )
 """Words of the names, programs and messages that announce a secret."""
-_LONG = re.compile(r"(?=[A-Za-z_+/~.=-]*\d)[\w+/~.=-]{14,}|[a-z]{2}_[A-Za-z]{16}|(?=[a-z]*[A-Z])[A-Za-z]{24,}")
+_LONG = pattern(r"(?=[A-Za-z_+/~.=-]*\d)[\w+/~.=-]{14,}|[a-z]{2}_[A-Za-z]{16}|(?=[a-z]*[A-Z])[A-Za-z]{24,}")
 """A run of characters that is long enough for a token."""
-_VALUE = re.compile(r"\s*[\"']?value[\"']?\s*:")
+_VALUE = pattern(r"\s*[\"']?value[\"']?\s*:")
 """The second line of a variable in a manifest, whose name is on the first one."""
-_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.{0,20000}?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_BLOCK = pattern(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.{0,20000}?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
 def without_secrets_of_lines(text: str, goes_on: Callable[[], bool]) -> str:
     """The text without secrets. When `goes_on` says no, the lines before those that are done are left out: the end of an
     output says why it failed.
     """
-    with marking(Marks(SALT.value)):
+    with marking(Marks(SALT)):
         lines = _BLOCK.sub(lambda found: mark(found[0]), text).splitlines(keepends=True)
         done: list[str] = []
         while lines and goes_on():

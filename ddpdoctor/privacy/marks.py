@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 from ddpdoctor.facts.environ import REMOVED
 
@@ -17,14 +18,22 @@ _MARK = re.compile(rf"{_NAMED_MARK}[0-9a-f]{{4}}|{re.escape(REMOVED)}")
 _QUOTES = re.compile(r"[bru]{0,2}([\"'])(.*)\1", re.DOTALL | re.IGNORECASE)
 
 
+class Salt(Protocol):
+    """Random bytes of a run, made when they are first asked for."""
+
+    @property
+    def value(self) -> bytes:
+        """The bytes."""
+
+
 class Marks:
     """The marks of one run. `values` collects the secrets that were marked.
 
     Args:
-        salt: random bytes of this run; without them all secrets get the same mark, which is comparable between runs.
+        salt: random bytes of this run; without it all secrets get the same mark, which is comparable between runs.
     """
 
-    def __init__(self, salt: bytes | None = None) -> None:
+    def __init__(self, salt: Salt | None = None) -> None:
         self._salt = salt
         self.values: set[str] = set()
 
@@ -39,7 +48,7 @@ class Marks:
             return REMOVED
         import hmac  # loads OpenSSL, which most commands do not need
 
-        tag = hmac.new(self._salt, bare.encode("utf-8", "replace"), "sha256").hexdigest()[:4]
+        tag = hmac.new(self._salt.value, bare.encode("utf-8", "replace"), "sha256").hexdigest()[:4]
         return f"{quoted[1]}{_NAMED_MARK}{tag}{quoted[1]}" if quoted else f"{_NAMED_MARK}{tag}"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpdoctor.facts.environ import REMOVED
 from ddpdoctor.facts.variables import is_secret
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.privacy.marks import mark
 from ddpdoctor.privacy.scanner import without_tokens
 from ddpdoctor.privacy.secret_places import MESSAGE, PLACES, PROGRAMS
@@ -20,7 +21,7 @@ from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_ran
 
 __all__ = ["REMOVED", "redact", "redact_variable"]
 
-URL = re.compile(
+URL = pattern(
     r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]{1,400}|[^/?#:\s'\"<>]{0,200}:(?!\d+/)[^\s'\"<>@]{1,400})@"
 )
 """Credentials in a URL: a password may contain characters that should have been escaped, and is not a port."""
@@ -60,48 +61,48 @@ _WORDS = (
 _LOOSE = rf"(?:[\w.-]{{0,80}}[_.-])?(?:{_WORDS}){_SUFFIX}"
 """Names that are also ordinary words: their values are secrets only in `sig=…`, `"auth": "…"` and `--auth …`."""
 _VALUE = r"(?P<value>[bru]{0,2}(?:\"[^\"]*\"|'[^']*')|[^\s,;&\"'}\])]+)"
-NAMES = re.compile(rf"{_FIRM}|token|key|pwd|pw|bearer|honeycomb|{_WORDS}", re.IGNORECASE)
+NAMES = pattern(rf"{_FIRM}|token|key|pwd|pw|bearer|honeycomb|{_WORDS}", re.IGNORECASE)
 """A part of every name below: a text without one is not searched for them."""
-ENTRY = re.compile(
+ENTRY = pattern(
     rf"(?P<name>\bname[\"']?:\s*[\"']?{_NAME}[\"']?,?\s+[\"']?value[\"']?:\s*|\"name\":\"{_NAME}\",\"value\":)(?!\d{{1,5}}\b){_VALUE}",
     re.IGNORECASE,
 )
 """A variable in a manifest: `name: HF_TOKEN`, followed by `value: …`."""
-NAMED = re.compile(rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\]?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:])){_VALUE}", re.IGNORECASE)
+NAMED = pattern(rf"(?P<name>(?<![\w.-]){_NAME}[\"']?\]?)(?P<sign>\s*[=:]\s*|\s+(?=[^\s=:])){_VALUE}", re.IGNORECASE)
 """`password=…`, `"api_key": "…"`, `--token …`, `environ["HF_TOKEN"] = …`."""
-ASSIGNED = re.compile(
+ASSIGNED = pattern(
     rf"(?P<name>(?<![\w.-])(?:--?{_LOOSE}(?=[= ])|{_LOOSE}(?==)|(?<=[\"']){_LOOSE}[\"']\]?))"
     rf"(?P<sign>=|\s*[=:]\s*|(?<=[\w]) ){_VALUE}",
     re.IGNORECASE,
 )
-WHOLE = re.compile(rf"(?P<name>[+-]{{0,4}}{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
+WHOLE = pattern(rf"(?P<name>[+-]{{0,4}}{_NAME})(?P<sign>=)(?P<value>.*)", re.IGNORECASE | re.DOTALL)
 """A word of a command line that is one assignment: the value extends to its end, including spaces."""
-HEADER = re.compile(
+HEADER = pattern(
     r"(?P<name>\bBearer\s+|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]{2,20}\s+)?"
     r"|\bauth:\s+(?=[\w+/]{6,}={1,2}(?:\s|$))|\bBasic\s+(?=[A-Za-z+/]*[0-9=]))(?P<value>[\w~+/.=-]{8,})",
     re.IGNORECASE,
 )
-ASSIGNMENT = re.compile(
+ASSIGNMENT = pattern(
     r"(?P<name>(?<![\w.$/-])-{0,2}[A-Za-z](?:[\w.]|-(?=\w)){1,60}[\"']?\]?)(?P<sign>\s?[=:]\s?)"
     r"(?P<value>[bru]{0,2}(?:\"[^\"\n]*\"|'[^'\n]*')|[^\s,;&\"'}\])]+)"
 )
 """Any name and its value: whether it is a secret depends on the words of the name (`secret_words`)."""
-_LOGIN = re.compile(r"(?:auth|token|[_.-]key)$", re.IGNORECASE)
-PASSWORD = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s._/-]{8,}")
+_LOGIN = pattern(r"(?:auth|token|[_.-]key)$", re.IGNORECASE)
+PASSWORD = pattern(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s._/-]{8,}")
 """Letters and digits, and neither a version nor a path."""
 LONGEST = 1 << 16
 """Characters of one text: nothing that a report, a variable or a message holds is longer, except to waste time."""
-COOKIE = re.compile(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
-KEYED = re.compile(
+COOKIE = pattern(r"(?P<name>\bCookie[\"']?:\s*)(?P<value>[^\r\n\"'<]+)", re.IGNORECASE)
+KEYED = pattern(
     r"(?P<name>(?<![\w.-])[\w.-]{0,80}key[\"']?(?:\s*[=:]\s*|\s)[\"']?)(?P<value>(?!/)(?=[\w+/-]*\d)[\w+/-]{24,}=*)",
     re.IGNORECASE,
 )
 """Any key whose value is long and has a digit, so it is not the name of a column or of a dictionary entry."""
-LISTED = re.compile(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+LISTED = pattern(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`'--token', '…'`: a command line as Python prints it."""
-PAIR = re.compile(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+PAIR = pattern(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`auth=("user", "…")`."""
-USER = re.compile(
+USER = pattern(
     r"(?P<name>(?:^|\s)(?:-[uU][ \t]?|--(?:proxy-)?user[=\s]))(?P<value>(?!(?:\d+|[^\s:]+\.\w{1,4}):\d+(?:\s|$))[^\s:]+:\S+)"
 )
 PLAIN = frozenset(
@@ -126,25 +127,25 @@ PLAIN = frozenset(
     )
 )
 """Values that mean no secret, or only whether there is one."""
-_OF_NAME = re.compile(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECASE)
+_OF_NAME = pattern(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECASE)
 """Names of a secret's location or kind, which are not secrets themselves."""
-SIGNALS = re.compile(r"SIG[A-Z0-9]{2,8}|munge|auth/\w+|basic|bearer|kerberos|ldap|oauth2?|ssh", re.IGNORECASE)
+SIGNALS = pattern(r"SIG[A-Z0-9]{2,8}|munge|auth/\w+|basic|bearer|kerberos|ldap|oauth2?|ssh", re.IGNORECASE)
 """Values of `sig=…` and `auth=…` that are names."""
-NO_PASS = re.compile(r"(?:forward|backward|first|second|third|fwd|bwd|one|two|single|grad|post|pre)[_-]pass$")
-HASH = re.compile(
+NO_PASS = pattern(r"(?:forward|backward|first|second|third|fwd|bwd|one|two|single|grad|post|pre)[_-]pass$")
+HASH = pattern(
     r"(?:sha\d*|commit|revision|digest|md5|etag|blob|checksum|hash|machine-id|boot_id)\W{1,3}$", re.IGNORECASE
 )
 """Before a hexadecimal number that is not a key."""
-SHORT = re.compile(r"\d{1,5}(?:\.\d+)?")
+SHORT = pattern(r"\d{1,5}(?:\.\d+)?")
 """A count."""
-IDENTITIES = re.compile(
+IDENTITIES = pattern(
     r"uuid|guid|gid|bdf|bus|digest|hash|git|commit|version|boot|machine|cpus|affinity|kernel|frames|file|path|name$|text$|code$"
 )
 """Fields whose values look random but are not secret, and those that contain the user's own text."""
-PROSE = re.compile(r"text$|code$")
+PROSE = pattern(r"text$|code$")
 """Lines of logs and of scripts."""
 EXACT = frozenset({"schema", "collected_at", "started_at", "hostname"})
-_IDENTITY = re.compile(r"ADDR|HOST|NODE|_ID$|UUID|DEVICE|_FILE$|PATH|PLUGIN|HCA|IFNAME|ENDPOINT|VERSION|COMM_ID")
+_IDENTITY = pattern(r"ADDR|HOST|NODE|_ID$|UUID|DEVICE|_FILE$|PATH|PLUGIN|HCA|IFNAME|ENDPOINT|VERSION|COMM_ID")
 """Variables with identifiers that may look random: rules judge them, and they are not secrets."""
 
 

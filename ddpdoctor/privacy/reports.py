@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -28,16 +27,18 @@ SHORTEST = 6
 """A shorter secret is removed only where its name stands: elsewhere it may be any word."""
 
 
-class _Salt:
+class _RandomSalt:
     """The salt of this run, made when it is first needed."""
 
     @functools.cached_property
     def value(self) -> bytes:
         """16 random bytes."""
+        import secrets  # loads OpenSSL, which only a report with a secret needs
+
         return secrets.token_bytes(16)
 
 
-SALT = _Salt()
+SALT = _RandomSalt()
 
 
 def without_secrets(value: T, sources: Iterable[str] = (), known: Iterable[str] = ()) -> T:
@@ -50,7 +51,7 @@ def without_secrets(value: T, sources: Iterable[str] = (), known: Iterable[str] 
         known: more secrets, such as values of variables.
     """
     texts = {text for text in _strings(value) if text}
-    marks = Marks(SALT.value)
+    marks = Marks(SALT)
     marks.values.update(known)
     with marking(marks):
         clean = {text: str(redact(text)) for text in texts}
@@ -66,7 +67,7 @@ def without_secrets(value: T, sources: Iterable[str] = (), known: Iterable[str] 
 
 def secrets_in(texts: Iterable[str]) -> frozenset[str]:
     """The secrets that these texts show."""
-    with marking(Marks(SALT.value)) as marks:
+    with marking(Marks(SALT)) as marks:
         for text in texts:
             redact(text)
     return frozenset(marks.values)
@@ -80,7 +81,7 @@ def secrets_of_variables(variables: Mapping[str, str]) -> frozenset[str]:
 
 def without_values(known: Iterable[str]) -> Callable[[str], str]:
     """A function that removes secrets, and these values, from a text."""
-    marks = Marks(SALT.value)
+    marks = Marks(SALT)
     marks.values.update(known)
     replaced = _replacer(marks)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ddpdoctor.late_pattern import pattern
+
 __all__ = ["MESSAGE", "PLACES", "PROGRAMS"]
 
 _ITS = r"\b[^|;&\n]{0,400}?\s"
@@ -27,21 +29,21 @@ _BY_PLACE = (
     r"\blogin\s+\S+\s+password\s+",  # ~/.netrc
 )
 PLACES = (
-    re.compile(rf"(?P<name>(?:{'|'.join((*_BY_OPTION, *_BY_PLACE))})[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"),
-    re.compile(r"(?P<name>://[^\s/]+/(?:[\w-]+/)?t/)(?P<value>tk-[\w-]{8,})"),  # channels of conda
-    re.compile(
+    pattern(rf"(?P<name>(?:{'|'.join((*_BY_OPTION, *_BY_PLACE))})[ \t]?)(?P<value>\"[^\"]*\"|'[^']*'|[^\s;|&]+)"),
+    pattern(r"(?P<name>://[^\s/]+/(?:[\w-]+/)?t/)(?P<value>tk-[\w-]{8,})"),  # channels of conda
+    pattern(
         r"(?P<name>\bkind: *Secret\b(?:\n(?!---)[^\n]*){0,200}?\n *(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*(?:\n|\Z))+)"
     ),
-    re.compile(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
+    pattern(r"(?P<name>^(?:stringData|data):\n)(?P<value>(?:[ \t][^\n]*\n)+)(?=kind: *Secret\b)", re.MULTILINE),
 )
 """The text before a secret, and the secret."""
-PROGRAMS = re.compile(
+PROGRAMS = pattern(
     r"sshpass|login|wandb|mysql|mariadb|twine|cqlsh|mongo|\b7z|zip\b|sqlcmd|\bbcp\b|ipmitool|mosquitto|redis-cli|ldap|openssl|-U|xfreerdp|lftp"
     r"|\bhttps?\s|secret|snmp|nmcli|\bdvc\b|rclone|\bmc\s|ngrok|sqlplus|jdbc|htpasswd|rabbitmqctl|\bnet\suse|/t/|\bdata:|\bstringData:",
     re.IGNORECASE,
 )
 """A part of everything in PLACES: a text without one is not searched for them."""
-MESSAGE = re.compile(
+MESSAGE = pattern(
     r"(?i:(?<![A-Za-z0-9])(?:tokens?|pass(?:word|wd|phrase)|secret|credentials?"
     r"|(?:(?:api|access|auth|private|license|secret)[ _-]?)?"
     r"key(?:_id)?"

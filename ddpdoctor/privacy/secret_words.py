@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+from ddpdoctor.late_pattern import pattern
+
 __all__ = ["Announces", "announces"]
 
 
@@ -38,9 +40,9 @@ _LOCATION = frozenset(
     "file path dir name type ref provider policy id url uri host port mode method algorithm alg length len".split()
 )
 """The last word of a name that says where or what the secret is."""
-_FIRM = re.compile(r"passw(?:or)?d|passphrase|passcode|secret|credential|api_?key", re.IGNORECASE)
+_FIRM = pattern(r"passw(?:or)?d|passphrase|passcode|secret|credential|api_?key", re.IGNORECASE)
 """Also as a part of a word: `PGPASSWORD`."""
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def announces(name: str) -> Announces:

@@ -7,6 +7,8 @@ import math
 import re
 from collections import Counter
 
+from ddpdoctor.late_pattern import pattern
+
 __all__ = ["SHAPE", "WORD", "is_random", "is_surely_random", "looks_like_key"]
 
 _SHAPES = (
@@ -33,9 +35,9 @@ _SHAPES = (
     r"\bAGE-SECRET-KEY-1\w{20,}|\b[a-z]{2,6}_[0-9a-f]{40,}\b|(?i:\bwebhook)[\w.-]*/[\w@/.-]{20,}|(?<=/hook/)(?=[\w-]*\d)[\w-]{16,}",
     r"(?<![\w/+-])[0-9a-fA-F]{32}(?:[0-9a-fA-F]{8})?(?:[0-9a-fA-F]{24})?(?:[0-9a-fA-F]{64})?(?![\w/+-])",
 )
-SHAPE = re.compile("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
+SHAPE = pattern("|".join(f"(?:{shape})" for shape in _SHAPES), re.DOTALL)
 """What vendors' tokens, private keys, JSON web tokens, password hashes and hexadecimal keys look like."""
-WORD = re.compile(r"(?<![A-Za-z0-9_+/.~-])(?<!world_info=)[A-Za-z0-9_+/.~-]{20,}={0,2}")
+WORD = pattern(r"(?<![A-Za-z0-9_+/.~-])(?<!world_info=)[A-Za-z0-9_+/.~-]{20,}={0,2}")
 """Long words, except the list of hosts that deepspeed passes to its launcher."""
 ENTROPY_BITS = 4.2
 """Bits per character: of random base64 about 4.5 in 32 characters, of names and paths below 4."""
@@ -60,8 +62,8 @@ _PAIRS = frozenset(
     )
 )
 """The 200 most frequent pairs of letters in the names that Python's and torch's own sources use: 88 % of the pairs there."""
-_RUN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_WORD_IN_CASE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_RUN = pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD_IN_CASE = pattern(r"[A-Z]?[a-z]+|[A-Z]+")
 """Letters as in a word: of random base62, hardly a piece of eight characters has only such runs."""
 NAME_SHARE = 0.33
 """Names have at least this many of these pairs per character; so does 1 in 80 random base64 words of 20 characters."""
@@ -69,7 +71,7 @@ PATH_SHARE = 0.2
 """The same for a part of an absolute path, which is rarely a key, and for a function of a known library."""
 AWS_SHARE = 0.45
 """The same for 40 characters with slashes, the length of an AWS secret access key."""
-_API = re.compile(r"(?:nvml|nccl|cuda|cu[A-Z]|cublas|cudnn|cufft|cusparse|hip|roc|ibv_|torch|c10d)")
+_API = pattern(r"(?:nvml|nccl|cuda|cu[A-Z]|cublas|cudnn|cufft|cusparse|hip|roc|ibv_|torch|c10d)")
 """Prefixes of functions in the libraries that a distributed job uses."""
 MANY_PIECES, PIECE_LENGTH = 5, 6.5
 """A word with this many pieces, this short on average, is a name that lists settings: `LLaMA7B_FSDP_bs128_lr3e-5`."""
@@ -104,7 +106,7 @@ def is_surely_random(word: str) -> bool:
     return False
 
 
-_KEY = re.compile(
+_KEY = pattern(
     r"[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|(?=(?:[^\d]*\d){3})[A-Za-z0-9]{16,}"
     r"|(?=(?:[^\d]*\d){2})[A-Za-z0-9+/]{24,}={0,2}|(?:[A-Z0-9]{4,8}-){3,}[A-Z0-9]{4,12}"
 )

@@ -7,8 +7,8 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.network.connect import can_bind
 from ddpdoctor.network.resolve import look_up
 

@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.probe.proc import STOPPED_SECONDS, read_stat
 
 __all__ = ["LocalPeer", "LocalPeers"]

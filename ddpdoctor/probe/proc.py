@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "read_stat", "resident_bytes"]
 

@@ -6,12 +6,12 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launchers import BY_HAND, TORCHRUN, LauncherMarks
 from ddpdoctor.facts.probe import Kind, Observation
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "OWN_LAUNCHER",

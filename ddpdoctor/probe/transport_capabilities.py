@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command
 

@@ -11,10 +11,11 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rehearsal.hook.leftovers import end_marked
 from ddpdoctor.rehearsal.stage import RehearsalFolder
 from ddpdoctor.sequences.comparison import Comparison
@@ -299,7 +300,7 @@ class _Rehearsal:
         if comparison.found is not None or comparison.difference is not None:
             self._first_difference = self._first_difference or now
             return now - self._first_difference > GRACE
-        if self._child.poll() is not None and not self._open:
+        if self._child.poll() is not None and (not self._open or self._is_quiet(now)):
             self._result.start_error = (
                 "" if self._result.torch else self._own_output.content.decode("utf-8", "replace")[-4000:]
             )
@@ -313,9 +314,13 @@ class _Rehearsal:
             return True
         if comparison.can_never_join and now - self._quiet_since > STALLED:
             return True
-        if now - self._quiet_since > STALLED and self._is_idle():
+        if self._is_quiet(now):
             return self._is_stalled(active)
         return False
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether nothing happens any more. A process that a rank forked and left behind may sleep forever."""
+        return now - self._quiet_since > STALLED and self._is_idle()
 
     def _is_stalled(self, active: list[Any]) -> bool:
         """Whether no rank can continue: all wait, or those that do not are ended."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ddpdoctor.findings import Finding, Report, Role, Severity
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Block", "blocks_of", "hidden_in", "is_harmless"]
 

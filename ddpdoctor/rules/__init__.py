@@ -12,11 +12,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.xids import XidKind

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.script import SourceProblem
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.parsing import parse
 
 __all__ = ["TopImport", "changes_the_search_path", "top_imports"]

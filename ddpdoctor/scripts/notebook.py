@@ -7,10 +7,10 @@ import io
 import json
 import re
 import tokenize
-from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.facts.script import SourceProblem
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.parsing import parse
 
 __all__ = ["Cell", "Notebook", "NotebookError", "cells_of", "read_notebook", "readable"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import io
 import tokenize
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Decoded", "decode", "encoding_of"]
 

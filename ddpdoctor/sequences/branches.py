@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, Difference, DifferenceKind, Side
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Sources", "explained"]
 

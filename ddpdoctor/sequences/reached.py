@@ -6,9 +6,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RehearsalObservation, UnreachedCode
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.sequences.branches import Sources
 from ddpdoctor.sequences.tracks import Track
 

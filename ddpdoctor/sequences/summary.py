@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.rehearsal import (
     CodePlace,
@@ -15,6 +15,7 @@ from ddpdoctor.facts.rehearsal import (
     RehearsalObservation,
     RehearsedRank,
 )
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.sequences.branches import Sources, explained
 from ddpdoctor.sequences.comparison import Comparison
 from ddpdoctor.sequences.decisions import decisions

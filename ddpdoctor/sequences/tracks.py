@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ddpdoctor.facts.rehearsal import CodePlace, RankEnd, RehearsedCall
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.sequences.records import Record, places_of
 
 __all__ = ["WORLD", "MadeCall", "Track", "members_of", "numel"]

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Deadline", "Machine", "Root", "this_machine"]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from multiprocessing.pool import Pool
-from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.pool import Pool
+    from multiprocessing.process import BaseProcess
 
 __all__ = ["end_pool"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import select
 import stat
 import time
@@ -39,7 +38,7 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def _replace(target: Path, data: bytes, mode: int) -> None:
-    temporary = target.with_name(f".{target.name[:180]}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = target.with_name(f".{target.name[:180]}.{os.getpid()}.{os.urandom(4).hex()}")
     # O_EXCL: nobody can have put a link or a file of their own under this name.
     created = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:

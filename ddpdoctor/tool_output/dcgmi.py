@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.record import Card, Line, Record, Said
 
 __all__ = ["read_diag", "read_diag_json", "read_health", "read_nvlink"]
 
-_ROW = re.compile(r"\s*[|+](.{1,60}?)[|+](.*)$")
-_RESULT = re.compile(r"(Pass|Fail|Warn|Skip)\b(?: - (.*))?", re.I)
-_GPUS = re.compile(r"GPUs?:? ((?:\d{1,2}(?:, ?)?)+)", re.I)
-_ENTITY = re.compile(r"\bGPU ?(?:ID:? )?(\d{1,2})\b", re.I)
+_ROW = pattern(r"\s*[|+](.{1,60}?)[|+](.*)$")
+_RESULT = pattern(r"(Pass|Fail|Warn|Skip)\b(?: - (.*))?", re.I)
+_GPUS = pattern(r"GPUs?:? ((?:\d{1,2}(?:, ?)?)+)", re.I)
+_ENTITY = pattern(r"\bGPU ?(?:ID:? )?(\d{1,2})\b", re.I)
 _DETAILS = ("warning", "error", "info", "")
 _WORST = ("fail", "warn", "skip", "pass")
 LONGEST = 400
@@ -165,7 +166,7 @@ def _line_of(lines: Sequence[Line], name: str, first: int) -> int:
     return next((number for number, line in lines if f'"{name}"' in line), first)
 
 
-_HEALTH = re.compile(
+_HEALTH = pattern(
     r"\s*\|\s*(?:->\s*)?(Overall Health|GPU(?: ID)?:?\s*\d+|[A-Z][\w ]{2,40}?(?: system)?(?: Watches)?)\s*[|:]\s*(.*?)\s*\|?\s*$"
 )
 _HEALTH_WORDS = {"healthy": "pass", "warning": "warn", "failure": "fail", "unhealthy": "fail"}
@@ -199,8 +200,8 @@ def read_health(lines: Sequence[Line]) -> Record:
     return _settled(record, [each for each in parts if each["status"] != "pass"] or results[:1])
 
 
-_GPU_ID = re.compile(r"\s*gpuId (\d{1,2}):\s*$")
-_STATES = re.compile(r"\s*((?:[UDX_] ?){1,36})\s*$")
+_GPU_ID = pattern(r"\s*gpuId (\d{1,2}):\s*$")
+_STATES = pattern(r"\s*((?:[UDX_] ?){1,36})\s*$")
 
 
 def read_nvlink(lines: Sequence[Line]) -> Record:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.merge import Sourced
 from ddpdoctor.tool_output.record import Record
 
 __all__ = ["by_host"]
 
-_ENDINGS = re.compile(r"(?:\.(?:txt|log|xml|csv|json|out|gz|bz2|xz|md)){1,8}$", re.I)
-_TOOL_WORDS = re.compile(
+_ENDINGS = pattern(r"(?:\.(?:txt|log|xml|csv|json|out|gz|bz2|xz|md)){1,8}$", re.I)
+_TOOL_WORDS = pattern(
     r"(?i)nvidia[-_ ]?(?:smi|bug[-_ ]?report)|nvsmi|ibv[-_]?devinfo|ibstat(?:us)?|dcgmi?|lspci|nccl[-_]?tests?"
     r"|all[-_]?reduce|collect[-_]?env|ulimit|printenv|ip[-_]?addr|nvlink|topo(?:logy)?|fabric[-_]?manager|scontrol|kubectl"
     r"|describe|query|output|report|health|diag|perf|status|\d{8}(?:[-_]\d{4,6})?|(?<![a-z0-9])(?:v{1,3}|[qxmsea]|env|node)(?![a-z0-9])"
 )
-_HOST = re.compile(r"[A-Za-z][\w-]*\d[\w-]*$")
+_HOST = pattern(r"[A-Za-z][\w-]*\d[\w-]*$")
 
 
 def by_host(files: Sequence[tuple[str, Sequence[Record]]]) -> dict[str, list[Sourced]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from ddpdoctor.facts.codec import decode
@@ -12,6 +12,7 @@ from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.nvlink_models import nvlink_model
 from ddpdoctor.facts.partial import Reads, guarded
 from ddpdoctor.facts.record import SCHEMA, SECTIONS, Facts
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.tool_output.record import NOT_IN_FILES, Card, Fields, Hca, Record, Said
 
 __all__ = ["FilePlace", "Sourced", "ToolFacts", "facts_of"]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.record import Line, Record, decimal, integer
 
 __all__ = ["read_nccl_tests"]
 
-_PREFIX = re.compile(r"\s*\[\d+,\d+\]<std\w+>:")
-_RANK = re.compile(
-    r"#? *Rank +(\d{1,6}) (?:Group +\d+ )?Pid +\d+ on +(\S+) device +(\d{1,3}) \[[^\]]*\] +(.{1,60}?)\s*$"
-)
-_NAME = re.compile(r"(?:^|[\s/])(\w+?)_perf\b|Collective test starting: (\w+?)_perf")
-_ROW = re.compile(
+_PREFIX = pattern(r"\s*\[\d+,\d+\]<std\w+>:")
+_RANK = pattern(r"#? *Rank +(\d{1,6}) (?:Group +\d+ )?Pid +\d+ on +(\S+) device +(\d{1,3}) \[[^\]]*\] +(.{1,60}?)\s*$")
+_NAME = pattern(r"(?:^|[\s/])(\w+?)_perf\b|Collective test starting: (\w+?)_perf")
+_ROW = pattern(
     r"\s*(\d{1,15})\s+(\d{1,15})\s+(\w+)\s+(?:(\w+)\s+)?(?:(-?\d{1,6})\s+)?(\d[\d.]*)\s+(\d[\d.]*)\s+(\d[\d.]*)\s+(\S+)(.*)$"
 )
-_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values : (\d{1,12}) (\w+)")
-_SECOND = re.compile(r"\s+(\d[\d.]*)\s+(\d[\d.]*)\s+(\d[\d.]*)\s+(\S+)\s*$")
+_OUT_OF_BOUNDS = pattern(r"# Out of bounds values : (\d{1,12}) (\w+)")
+_SECOND = pattern(r"\s+(\d[\d.]*)\s+(\d[\d.]*)\s+(\d[\d.]*)\s+(\S+)\s*$")
 _COLLECTIVES = (
     "all_reduce",
     "all_gather",

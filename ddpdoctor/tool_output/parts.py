@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ddpdoctor.late_pattern import pattern
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.tool_output.record import Line
 
 __all__ = ["LITERALS", "ToolPart", "may_be_tool_output", "parts_of"]
@@ -52,7 +53,7 @@ _ANCHORS = {
     r"|(?:uname: )?Linux [\w.-]+ \d+\.\d+\.\d+\S* #"
     r"|\[?[\w.-]+@[\w.-]+[:  ][^\n]{0,60}[#$] )",
 }
-_ANCHOR = re.compile("|".join(f"(?P<{name}>{words})" for name, words in _ANCHORS.items()), re.M)
+_ANCHOR = pattern("|".join(f"(?P<{name}>{words})" for name, words in _ANCHORS.items()), re.M)
 _REPEATED = frozenset(
     {
         "smi_list",
@@ -131,11 +132,11 @@ IN_LOGS = (
     b"] [tid ",
 )
 """What the output of a tool inside the log of a job contains: words that ordinary logs do not."""
-_PREFIXED = re.compile(r"([A-Za-z][\w.-]{0,62}): ?(.*)")
+_PREFIXED = pattern(r"([A-Za-z][\w.-]{0,62}): ?(.*)")
 LEAST_PREFIXED = 5
 PREFIXED_SHARE = 0.9
-_VARIABLE = re.compile(r"(?:export |declare -x )?([A-Za-z_]\w*)=")
-_OF_ENVIRONMENT = re.compile(r"(?:PATH|HOME|PWD|LD_LIBRARY_PATH|NCCL_\w+|SLURM_\w+|CUDA_\w+|MASTER_ADDR|RANK)$")
+_VARIABLE = pattern(r"(?:export |declare -x )?([A-Za-z_]\w*)=")
+_OF_ENVIRONMENT = pattern(r"(?:PATH|HOME|PWD|LD_LIBRARY_PATH|NCCL_\w+|SLURM_\w+|CUDA_\w+|MASTER_ADDR|RANK)$")
 LEAST_VARIABLES = 3
 VARIABLE_SHARE = 0.8
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["NOT_IN_FILES", "Card", "Fields", "Hca", "Line", "Record", "Said", "bus_id_of", "decimal", "integer"]
 

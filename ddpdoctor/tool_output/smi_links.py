@@ -6,20 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.record import Card, Fields, Line, Record, Said, decimal, integer
 
 __all__ = ["read_list", "read_topology"]
 
 _LEVELS = {"PSB": 0, "PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SOC": 50, "SYS": 50}
 _P2P = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "CHIPSET NOT SUPPORTED")
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
-_ROW = re.compile(r"\s*(GPU|NIC|mlx\d_)(\d{1,3})\s+(.*)$")
-_NV = re.compile(r"NV(\d{1,2})$")
-_NIC_NAME = re.compile(r"\s+(NIC\d+): (\S+)\s*$")
-_GPU = re.compile(r"\s*GPU (\d{1,3}): (.{1,80}?) \(UUID: ([^()]{0,60})\)")
-_LINK = re.compile(r"\s+Link (\d{1,2}): (?:([\d.]+) GB/s|(<?inactive>?))", re.I)
-_ERRORS = re.compile(r"\s+Link (\d{1,2}): (Replay|Recovery|CRC(?: FLIT)?) Errors: (\d{1,18})", re.I)
-_ALL_DOWN = re.compile(r"all links are in-?active", re.I)
+_COLOR = pattern(r"\x1b\[[0-9;]*m")
+_ROW = pattern(r"\s*(GPU|NIC|mlx\d_)(\d{1,3})\s+(.*)$")
+_NV = pattern(r"NV(\d{1,2})$")
+_NIC_NAME = pattern(r"\s+(NIC\d+): (\S+)\s*$")
+_GPU = pattern(r"\s*GPU (\d{1,3}): (.{1,80}?) \(UUID: ([^()]{0,60})\)")
+_LINK = pattern(r"\s+Link (\d{1,2}): (?:([\d.]+) GB/s|(<?inactive>?))", re.I)
+_ERRORS = pattern(r"\s+Link (\d{1,2}): (Replay|Recovery|CRC(?: FLIT)?) Errors: (\d{1,18})", re.I)
+_ALL_DOWN = pattern(r"all links are in-?active", re.I)
 LEAST_SWITCHED = 4
 """The fewest GPUs that a machine with NVSwitches has."""
 _COUNTERS = {"replay": "replay_errors", "recovery": "recovery_errors", "crc": "crc_errors", "crc flit": "crc_errors"}

@@ -5,32 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.record import Card, Line, Record, Said, bus_id_of
 from ddpdoctor.tool_output.smi_values import absence_of, count, flag, mebibytes, milliwatts, put, text_of, word_of
 
 __all__ = ["read_failure", "read_table"]
 
-_HEADER = re.compile(
+_HEADER = pattern(
     r"\| NVIDIA-SMI (\S{1,40}).{0,60}?(?:Driver Version: (\S{1,40}))?\s{1,40}(?:CUDA Version: (\S{1,20}))?\s{0,40}\|"
 )
-_FIRST = re.compile(
+_FIRST = pattern(
     r"\|\s{1,20}(\d{1,3})\s{1,20}(\S[^|]{0,80}?)\s{1,60}(On|Off|N/A|ERR!|TCC|WDDM|MCDM)?\s{0,20}\|"
     r"\s{0,20}([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{1,20})\s{1,20}\S{1,10}\s{0,20}\|"
 )
-_SECOND = re.compile(
+_SECOND = pattern(
     r"\|\s{0,20}([^\s|]{1,20})\s{1,20}([^\s|]{1,20})\s{1,20}([^\s|]{1,20})\s{1,20}([^\s|]{1,20})\s{0,20}/\s{0,20}([^\s|]{1,20})"
     r"\s{0,20}\|([^|/]{1,60})/([^|]{1,60})\|([^|]{0,60})\|"
 )
-_THIRD = re.compile(r"\|\s+\|[^|]*\|\s+(Enabled\*?|Disabled\*?|N/A)\s*\|")
-_CUDA = re.compile(r"(\d{1,2})\.(\d{1,2})$")
+_THIRD = pattern(r"\|\s+\|[^|]*\|\s+(Enabled\*?|Disabled\*?|N/A)\s*\|")
+_CUDA = pattern(r"(\d{1,2})\.(\d{1,2})$")
 _MODES = {"default": 0, "exclu.": 3, "e. thread": 1, "prohibited": 2, "e. process": 3, "prohib.": 2}
 _LOST = "ERR!"
 
-_HANDLE = re.compile(
+_HANDLE = pattern(
     r"Unable to determine the device handle for (?:gpu ?\d{0,2}: )?(?:GPU ?)?([0-9A-Fa-f]{3,8}:[0-9A-Fa-f:.]+): (.*)",
     re.I,
 )
-_INIT = re.compile(r"(NVIDIA-SMI has failed)|Failed to initialize NVML: (.+)|(No devices were found)")
+_INIT = pattern(r"(NVIDIA-SMI has failed)|Failed to initialize NVML: (.+)|(No devices were found)")
 _INIT_CODES = {
     "driver/library version mismatch": "LIB_RM_VERSION_MISMATCH",
     "driver not loaded": "DRIVER_NOT_LOADED",

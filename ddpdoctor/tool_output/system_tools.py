@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.driver_branches import cuda_of_driver
 from ddpdoctor.tool_output.record import Card, Line, Record, Said, integer
 from ddpdoctor.tool_output.smi_values import count
@@ -12,10 +13,10 @@ from ddpdoctor.tool_output.smi_values import count
 __all__ = ["read_collect_env", "read_environment", "read_ip_addr", "read_limits"]
 
 UNLIMITED = -1
-_INTERFACE = re.compile(r"\d+: ([\w.:-]+)(?:@[\w.-]+)?: <([A-Z0-9_,-]*)>(.*)$")
-_INET = re.compile(r"\s+(inet6?) ([0-9a-fA-F.:]+)(?:/(\d{1,3}))?")
-_LINK = re.compile(r"\s+link/(\w+)")
-_LIMIT = re.compile(r"([a-z][a-z -]+?)\s+\((?:([a-z0-9-]+), )?-(\w)\)\s+(\S+)")
+_INTERFACE = pattern(r"\d+: ([\w.:-]+)(?:@[\w.-]+)?: <([A-Z0-9_,-]*)>(.*)$")
+_INET = pattern(r"\s+(inet6?) ([0-9a-fA-F.:]+)(?:/(\d{1,3}))?")
+_LINK = pattern(r"\s+link/(\w+)")
+_LIMIT = pattern(r"([a-z][a-z -]+?)\s+\((?:([a-z0-9-]+), )?-(\w)\)\s+(\S+)")
 _LIMITS = {
     "n": ("open_files", 1),
     "l": ("locked_memory", 1024),
@@ -24,10 +25,10 @@ _LIMITS = {
     "v": ("address_space", 1024),
 }
 """The letters of bash's `ulimit -a` with the field and the unit in bytes."""
-_VARIABLE = re.compile(r"(?:export |declare -x )?([A-Za-z_]\w*)=(.*)$")
-_PAIR = re.compile(r"([A-Z][^:]{2,60}): (.*)$")
-_GPU = re.compile(r"GPU (\d{1,3}): (.{1,80}?)\s*$")
-_PACKAGE = re.compile(r"\[(?:pip3?|conda)\] (nvidia-nccl-cu\d+|torch)(?:==|\s+)(\S+)")
+_VARIABLE = pattern(r"(?:export |declare -x )?([A-Za-z_]\w*)=(.*)$")
+_PAIR = pattern(r"([A-Z][^:]{2,60}): (.*)$")
+_GPU = pattern(r"GPU (\d{1,3}): (.{1,80}?)\s*$")
+_PACKAGE = pattern(r"\[(?:pip3?|conda)\] (nvidia-nccl-cu\d+|torch)(?:==|\s+)(\S+)")
 _KINDS = (
     ("docker", "docker"),
     ("br-", "bridge"),

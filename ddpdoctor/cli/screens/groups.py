@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +10,7 @@ from rich.text import Text
 from ddpdoctor.cli.screens import draw_all
 from ddpdoctor.facts.gaps import Section, Why
 from ddpdoctor.facts.record import Facts
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["PropertyRow", "draw_groups", "draw_missing", "known"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.hang import NamedProcess
 from ddpdoctor.facts.launchers import BY_HAND
 from ddpdoctor.facts.variables import is_relevant
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.machine import Root
 from ddpdoctor.system.timeouts import call_each_with_timeout
 

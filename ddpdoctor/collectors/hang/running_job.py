@@ -7,7 +7,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.collectors.hang.dumps import read_dumps
 from ddpdoctor.collectors.hang.proc_watch import watch
@@ -15,6 +15,7 @@ from ddpdoctor.collectors.hang.pyspy import find_pyspy, frames_of
 from ddpdoctor.collectors.hang.rank_processes import find, processes
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.hang import Dump, Hang, RankProcess
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.machine import Machine
 
 __all__ = ["HangRequest", "collect_hang"]

@@ -9,18 +9,17 @@ import json
 import re
 
 from ddpdoctor.facts.log import InputKind
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.tool_output.parts import may_be_tool_output, parts_of
 
 __all__ = ["kind_of"]
 
 _PICKLE = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_KERNEL = re.compile(
-    rb"^(?:<\d+>)?\[\s*\d+\.\d{6}\] |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ kernel: |^\d,\d+,\d+,[-\w];", re.M
-)
-_STACKS = re.compile(
+_KERNEL = pattern(rb"^(?:<\d+>)?\[\s*\d+\.\d{6}\] |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ kernel: |^\d,\d+,\d+,[-\w];", re.M)
+_STACKS = pattern(
     rb"^Process \d+: .*\nPython v|^Thread 0x[0-9a-f]+ \(most recent call first\):|^Current thread 0x", re.MULTILINE
 )
-_RAS = re.compile(
+_RAS = pattern(
     rb"\A\s*NCCL version [\d.]+ compiled with CUDA|^Job summary\r?$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]{4,}", re.MULTILINE
 )
 _TOOLS = {
@@ -36,7 +35,7 @@ _TOOLS = {
     InputKind.NCCL_TESTS: re.compile(rb"^# nThread \d+ nGpus |^# +out-of-place +in-place", re.M),
 }
 """Patterns for the output of tools; a job's log may begin with it."""
-_LSPCI = re.compile(rb"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]", re.M)
+_LSPCI = pattern(rb"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]", re.M)
 _IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 _TAR = 257
 """The offset of a tar archive's magic bytes."""
@@ -50,7 +49,7 @@ _BY_NAME = {
     ".yml": InputKind.MANIFEST,
     ".ipynb": InputKind.NOTEBOOK,
 }
-_SHELL = re.compile(rb"#!\s*/\S*\b(?:bash|sh|zsh)\b|#!\s*/usr/bin/env (?:bash|sh)\b")
+_SHELL = pattern(rb"#!\s*/\S*\b(?:bash|sh|zsh)\b|#!\s*/usr/bin/env (?:bash|sh)\b")
 _LOG_KEYS = ("message", "msg", "log", "line", "event", "textPayload", "levelname", "level", "time", "timestamp", "ts")
 """A JSON line with one of these keys is a log line."""
 _TEXT_SHARE = 0.95

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
 import io
 import lzma
 import math
@@ -14,9 +13,10 @@ import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.timeouts import call_each_with_timeout
 
 __all__ = [
@@ -160,6 +160,8 @@ def opened(source: Input, stdin: IO[bytes] | None = None, deadline: float = math
         waiting = patient(os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), deadline, ANSWER_SECONDS)
         return _open_packed(waiting, _packing(waiting.peek(8)[:8]))
     if source.packing == "gzip":
+        import gzip
+
         return gzip.GzipFile(source.path)  # type: ignore[return-value]
     if source.packing == "bzip2":
         return bz2.open(source.path, "rb")
@@ -300,6 +302,8 @@ def _packing(head: bytes) -> str:
 def _open_packed(file: IO[bytes], packing: str) -> IO[bytes]:
     packed: Any = file
     if packing == "gzip":
+        import gzip
+
         return gzip.GzipFile(fileobj=packed)  # type: ignore[return-value]
     if packing == "bzip2":
         return bz2.BZ2File(packed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import signal
 import time
@@ -60,6 +59,8 @@ def on_all_cores(
 
 def _forked(work: Callable[[Task], Done], tasks: Sequence[Task], unread: Callable[[Task, str], Done]) -> Iterator[Done]:
     """The results in order. After a worker was killed, the tasks whose results no longer arrive are `unread`."""
+    import multiprocessing
+
     global _work
     _work = work
     prepare_to_die_with()

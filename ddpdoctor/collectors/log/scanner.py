@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from ddpdoctor.collectors.log.engines import DIGITS, engine
@@ -12,6 +12,7 @@ from ddpdoctor.collectors.log.windows import BEHIND_BYTES, Readable, windows
 from ddpdoctor.facts.log import Exit, JobMark, LogLine, MarkKind, Traceback, Who
 from ddpdoctor.facts.nccl_line import without_function
 from ddpdoctor.facts.xids import Xid
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.distances import QUOTED_LINES, TAIL_LINES
 from ddpdoctor.logs.job_marks import MARK_WORDS, mark_in
 from ddpdoctor.logs.kernel_log import WORDS, KernelLog

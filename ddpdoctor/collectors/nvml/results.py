@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.machine import Machine
 from ddpdoctor.system.process import LateError, run
 from ddpdoctor.system.selfexec import command

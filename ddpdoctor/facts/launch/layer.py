@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import Given, Reading
 from ddpdoctor.facts.launch.typo import Typo
 from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Layer", "Variable", "starts_ranks"]
 

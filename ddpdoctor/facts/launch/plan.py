@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Plan", "PlanSetting"]
 

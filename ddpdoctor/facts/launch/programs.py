@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.torchrun_options import Option
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "ACCELERATE",

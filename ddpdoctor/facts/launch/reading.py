@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from ddpdoctor.facts.launch.words import Word
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Given", "ParseProblem", "ParseProblemKind", "Reading"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.gaps import Gap, Section
@@ -13,6 +13,7 @@ from ddpdoctor.facts.launch.programs import UNREAD, LauncherKind
 from ddpdoctor.facts.launch.reading import Given
 from ddpdoctor.facts.launch.words import Mark, Word
 from ddpdoctor.facts.torchrun_options import NEWEST, Version, version_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Launch", "LaunchLine", "StartedScript"]
 

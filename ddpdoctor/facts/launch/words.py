@@ -14,7 +14,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["UNKNOWN", "Mark", "SpanEdit", "Word", "apply", "escape", "is_known", "merged", "plain", "quote", "tidy"]
 

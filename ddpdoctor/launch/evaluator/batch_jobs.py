@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
@@ -13,6 +12,7 @@ from ddpdoctor.launch.evaluator.cluster import Allocation, components_of, option
 from ddpdoctor.launch.evaluator.schedulers import allocation_of_script
 from ddpdoctor.launch.evaluator.values import Value
 from ddpdoctor.launch.sbatch import batch_layers
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["BatchJob", "batch_job", "other_batch_job"]
 

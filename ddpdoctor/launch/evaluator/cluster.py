@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin, Value
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["MOST_NODES", "Allocation", "allocation_of", "components_of", "host_list", "number_of", "option"]
 

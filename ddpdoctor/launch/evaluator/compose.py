@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
@@ -22,6 +21,7 @@ from ddpdoctor.launch.evaluator.values import NOT_KNOWN, Value
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 from ddpdoctor.launch.program_names import SHELLS
 from ddpdoctor.launch.shell.words import simple_commands
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ComposeService", "names_of", "run_of_compose", "services_of"]
 

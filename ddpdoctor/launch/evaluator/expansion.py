@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -21,6 +21,7 @@ from ddpdoctor.launch.evaluator.word_ends import (
     unquoted_slash,
 )
 from ddpdoctor.launch.shell.text import end_of_commands
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Expander", "ShellView", "UnsetParameter"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.pod import Pod
@@ -11,6 +11,7 @@ from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.shell import InvokedCommand
 from ddpdoctor.launch.evaluator.values import Origin, Value
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ImaginedRun", "Launched", "MissingVariables", "Place", "StartedProgram", "Starter", "Withheld"]
 

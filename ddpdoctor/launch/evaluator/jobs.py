@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.job import Job, Process
 from ddpdoctor.facts.launch.layer import starts_ranks
@@ -19,6 +19,7 @@ from ddpdoctor.launch.jobs import job_of_launch
 from ddpdoctor.launch.line import line_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.rendezvous import plan_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job", "rank_of"]
 

@@ -7,7 +7,7 @@ import posixpath
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
@@ -36,6 +36,7 @@ from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.program_names import SHELLS
 from ddpdoctor.launch.sbatch import option_places
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["PlacedCommand", "run_job_file", "run_placed"]
 

@@ -7,12 +7,13 @@ import posixpath
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, RANDOM, TIME, Origin, Value, joined, text_value
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ImaginedMachine"]
 

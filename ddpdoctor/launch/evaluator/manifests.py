@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.launch.layer import starts_ranks
 from ddpdoctor.facts.launch.plan import Plan
@@ -27,6 +27,7 @@ from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.rendezvous import plan_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["PodLaunch", "by_master", "counted", "imagined_manifest_jobs", "plan_of_launched", "pods_of_manifest"]
 

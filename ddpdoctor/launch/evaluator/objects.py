@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.pods import ImaginedPod
 from ddpdoctor.launch.evaluator.scalars import Manifest
 from ddpdoctor.launch.evaluator.values import Value
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "MOST_PODS",

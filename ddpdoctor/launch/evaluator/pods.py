@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.pod import Pod
 from ddpdoctor.facts.launch.record import StartedScript
@@ -16,6 +16,7 @@ from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest, expanded
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, Origin, Value
 from ddpdoctor.launch.manifests.pod_template import gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, text_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ConfigMaps", "ImaginedPod", "commands_of_pod", "config_maps"]
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.words import Mark
 from ddpdoctor.launch.evaluator.values import NOT_KNOWN, Origin, Value, text_value
 from ddpdoctor.launch.manifests.yaml_nodes import At, text_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["Expansion", "Manifest", "expanded"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from ddpdoctor.facts.launch.words import UNKNOWN
@@ -21,6 +21,7 @@ from ddpdoctor.launch.evaluator.protocols import MachineView
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
 from ddpdoctor.launch.evaluator.variables import ShellVariable, Variables
 from ddpdoctor.launch.shell.text import LONG_LINE, Offsets, parse
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
@@ -19,6 +18,7 @@ from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest
 from ddpdoctor.launch.evaluator.shell import Budget
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, Value
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["SkyPilotTask", "run_of_skypilot", "task_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
@@ -19,6 +19,7 @@ from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["TaskFile", "dockerfile_task", "yaml_task"]
 

@@ -7,9 +7,10 @@ text of the imagined process that is executed; `varies` says on what it depends,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ARRAY", "EMPTY", "NODE", "NOT_KNOWN", "RANDOM", "TASK", "TIME", "Origin", "Value", "joined", "text_value"]
 

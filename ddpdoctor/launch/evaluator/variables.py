@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Value, joined, text_value
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["MOST_ELEMENTS", "ShellVariable", "Variables"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.layer import starts_ranks
 from ddpdoctor.facts.launch.pod import Operator, Pod
@@ -24,6 +24,7 @@ from ddpdoctor.launch.manifests.pod_template import described, gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, number, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["is_template", "lines_of_manifest", "why_no_launch"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["At", "documents", "number", "size", "text_of"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ShellState"]
 

@@ -6,12 +6,12 @@ import functools
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

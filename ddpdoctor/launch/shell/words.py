@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.launch.shell.text import Offsets, parse
+from ddpdoctor.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tree_sitter import Node

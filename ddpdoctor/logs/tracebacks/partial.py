@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Traceback, TracebackFrame
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.logs.distances import CONTINUED_LINES, EXCEPTION_ABOVE_LINES, EXIT_LINES, FRAMES_ABOVE_LINES
 from ddpdoctor.logs.line_prefix import PrefixedLine
 from ddpdoctor.logs.tracebacks.line_context import MOST_LINE_BYTES, LineContext, is_same_stream, line_of, parsed_line
@@ -14,25 +15,25 @@ from ddpdoctor.logs.tracebacks.reader import EXCEPTION, FRAME, HEAD, IGNORED, me
 __all__ = ["exception_of_rank", "headless_traceback", "last_exception"]
 
 
-_CUT = re.compile(
+_CUT = pattern(
     rb'(?:[^\n]*\n){0,8}?(?P<lead>[^"\n]{0,100}?) {0,12}(?:File "[^"\n]+", line \d+, in |File "[^"\n]{40,}", line \d+,? ?i? *\n)'
 )
 """A traceback whose head stood above the beginning of the text."""
-_CUT_BOX = re.compile(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
+_CUT_BOX = pattern(rb"(?:\xe2\x94\x82[^\n]*\n){1,400}\xe2\x95\xb0")
 """The same in the frame that rich draws."""
-_OF_KERNEL = re.compile(r"(<\d+>)?\[[ \d.]+\] |.{1,60} kernel: |.{0,60}LustreError")
-_DIGITS = re.compile(rb"\d+")
-_JOINED = re.compile(rb"(?<! ) {2,}(?=(?:[^\[\n ][^\[\n]{0,80})?\[rank\d+\]: )")
+_OF_KERNEL = pattern(r"(<\d+>)?\[[ \d.]+\] |.{1,60} kernel: |.{0,60}LustreError")
+_DIGITS = pattern(rb"\d+")
+_JOINED = pattern(rb"(?<! ) {2,}(?=(?:[^\[\n ][^\[\n]{0,80})?\[rank\d+\]: )")
 """Between records that a wide terminal, padded to its width, left in one line."""
-_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)")
-_METRIC = re.compile(r"[-+]?\d*\.\d+")
+_CLASS = pattern(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)")
+_METRIC = pattern(r"[-+]?\d*\.\d+")
 """`MeanSquaredError: 0.25` is no exception."""
-_HARMLESS = re.compile(
+_HARMLESS = pattern(
     r"\b(ignor(ed|ing)|skipp(ed|ing)|retrying|try(ing)? again|fall(ing|s)? ?back|continuing|caught|handled|recovered)\b",
     re.IGNORECASE,
 )
 """Words of a message about an exception that ended no process."""
-_ON_THE_WAY_OUT = re.compile(
+_ON_THE_WAY_OUT = pattern(
     r"\s|\W*$|.*(\bERROR\b|Error\b|[Ff]ailed\b|[Aa]borted\b|[Aa]borting\b|[Tt]erminat|[Kk]illed\b|exit(ed|s) with|[Ee]xit code"
     r"|exitcode|closing signal|core dumped|non-zero|destroy_process_group|resource_tracker|leaked|frame #|srun:|slurmstepd)"
 )

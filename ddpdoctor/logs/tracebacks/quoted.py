@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddpdoctor.facts.log import Traceback
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.logs.line_meaning import is_work_of_job
 from ddpdoctor.logs.line_prefix import split_prefix, without_control_codes
 from ddpdoctor.logs.tracebacks.reader import HEAD, IGNORED
@@ -15,27 +16,27 @@ __all__ = ["MOST_QUOTED_BYTES", "quoted_exceptions", "quoted_in"]
 MOST_QUOTED_BYTES = 32 << 10
 """A text of at most this size and of QUOTED_LINES is read as a report: in a longer one, programs wrote the lines."""
 
-_NAMED = re.compile(
+_NAMED = pattern(
     r"(?<![A-Za-z0-9_.])(?P<name>(?:[A-Za-z_][A-Za-z0-9_]*\.)*(?:[A-Z][A-Za-z0-9_]{1,60}(?:Error|Exception|Interrupt)"
     r"|gaierror|herror|Arrow[A-Z][a-z]{3,20}|BackendCompilerFailed|OutOfResources|HTTPStatusError|RayTaskError\(\w{3,60}\)))"
     r"(?:: ?(?P<message>[^\n]{1,2000})|\((?P<quote>['\"])(?P<said>[^\n]{1,1000}?)(?P=quote)\))"
 )
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "*": "*", "_": "_", "(": ")", "「": "」"}
 """What stands before a quoted exception, and what closes the quotation."""
-_OTHERS = re.compile(r" (?:srun: error|slurmstepd|\[ERROR\]|WARNING|\[WARNING\]|ERROR) ?:?|[*_`]{1,3}\s*$|[。？，]")
+_OTHERS = pattern(r" (?:srun: error|slurmstepd|\[ERROR\]|WARNING|\[WARNING\]|ERROR) ?:?|[*_`]{1,3}\s*$|[。？，]")
 """What follows the message when lines were pasted together."""
-_CODE = re.compile(
+_CODE = pattern(
     r"^\s*(?:raise|except|return|if|assert|#!|//)\b|->|\bself\.assert|pytest\.raises|^[ \t]*[\[{,]*\s*\"\w+\": ?\""
 )
-_HARMLESS = re.compile(
+_HARMLESS = pattern(
     r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|try(?:ing)? again|fall(?:ing|s)? ?back|continu(?:e|ing)|caught|handled"
     r"|recovered|fix(?:ed|es)|solved|resolved|no longer|warn(?:ing)?|info|debug)\b",
     re.IGNORECASE,
 )
 """Words around an exception that did not end a process, or does not any more."""
-_ENDED = re.compile(r"srun: error: |\bexit(?:ed|s)? with (?:exit )?code [1-9]")
+_ENDED = pattern(r"srun: error: |\bexit(?:ed|s)? with (?:exit )?code [1-9]")
 """What a launcher says of the process that raised it, pasted into the same line."""
-_METRIC = re.compile(r"[-+]?\d*\.\d+")
+_METRIC = pattern(r"[-+]?\d*\.\d+")
 
 
 def quoted_exceptions(data: bytes) -> Iterator[Traceback]:

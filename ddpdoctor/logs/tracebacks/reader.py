@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpdoctor.facts.log import Traceback, TracebackFrame, Who
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.logs.distances import (
     CHAIN_WORDS_LINES,
     CONTINUED_LINES,
@@ -27,37 +28,37 @@ __all__ = ["EXCEPTION", "FRAME", "HEAD", "IGNORED", "message_of", "syntax_error_
 
 MOST_FRAMES = 200
 
-FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_BOXED = re.compile(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
-EXCEPTION = re.compile(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
+FRAME = pattern(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_BOXED = pattern(r"│ (?P<file>/\S+\.py):(?P<line>\d+) in (?P<function>\S+)")
+EXCEPTION = pattern(r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s(?P<message>.*))?)?$")
 _NAMES = ("Error", "Exception", "Interrupt", "Exit", "Warning", "Failure", "Timeout", "Iteration", "Fault", "Err")
 HEAD = "Traceback (most recent call last)"
 IGNORED = "Exception ignored "
 """Python says so of what a destructor or a callback raised: it ended nothing."""
 _AT_EXIT = "_run_finalizers"
 """Of multiprocessing: it prints what a finalizer raised, and continues."""
-_ANNOUNCED = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
-_CHAINED = re.compile(r"handling of the above exception|above exception was the direct cause")
-_ESCAPED = re.compile(rb"Traceback \(most recent call last\):\\+n(?: *\[\.\.\.\]\\+n)? *File ")
-_PASTED = re.compile(rb'Traceback \(most recent call last\)[^"\n]{1,80}?File "')
-_FRAME_WITHIN = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
-_EXCEPTION_WITHIN = re.compile(
+_ANNOUNCED = pattern(r"\b(ERROR|CRITICAL|FATAL)\b")
+_CHAINED = pattern(r"handling of the above exception|above exception was the direct cause")
+_ESCAPED = pattern(rb"Traceback \(most recent call last\):\\+n(?: *\[\.\.\.\]\\+n)? *File ")
+_PASTED = pattern(rb'Traceback \(most recent call last\)[^"\n]{1,80}?File "')
+_FRAME_WITHIN = pattern(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
+_EXCEPTION_WITHIN = pattern(
     r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)"
 )
-_RANK_TAG = re.compile(r"\[rank(\d{1,6})\]:? ?")
+_RANK_TAG = pattern(r"\[rank(\d{1,6})\]:? ?")
 MOST_PASTED = 16_000
-_STRING = re.compile(rb'(?:[^"\\]|\\.)*')
-_RANK_KEY = re.compile(rb'"(?:global_)?rank": ?"?(\d{1,6})\b')
-_RAISING = re.compile(r"\s+raise (?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\(")
+_STRING = pattern(rb'(?:[^"\\]|\\.)*')
+_RANK_KEY = pattern(rb'"(?:global_)?rank": ?"?(\d{1,6})\b')
+_RAISING = pattern(r"\s+raise (?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\(")
 """The last line of a traceback that the text cuts there: it names what was raised."""
-_WRAPPED = re.compile(r'\s*File "[^"]{40}')
+_WRAPPED = pattern(r'\s*File "[^"]{40}')
 """The beginning of a frame that a terminal's or a collector's width may have cut."""
-_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error:")
-_RANKED = re.compile(r": \(RANK (\d+)\)\s*$")
+_SPAWNED = pattern(r"-- Process (\d+) terminated with the following error:")
+_RANKED = pattern(r": \(RANK (\d+)\)\s*$")
 """What torch.distributed.checkpoint adds to the head of each traceback that it gathered."""
-_BOLD = re.compile(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
+_BOLD = pattern(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
-_GROUP = re.compile(r"^\s*[|+][-| ]?\s?")
+_GROUP = pattern(r"^\s*[|+][-| ]?\s?")
 LEAST_OF_NAME = 5
 """So many characters of an exception's name identify it."""
 _BUILTIN = tuple(
@@ -65,11 +66,11 @@ _BUILTIN = tuple(
 )
 MOST_CODE = 200
 """Characters of a source line that are kept."""
-_LAUNCHERS = re.compile(
+_LAUNCHERS = pattern(
     r"/torch/distributed/(run|launch)\.py$|/torch/distributed/launcher/|/bin/(torchrun|accelerate|deepspeed)$"
     r"|/accelerate/commands/|/deepspeed/launcher/|/horovod/run(ner)?/|/bin/horovodrun$"
 )
-_STARTERS = re.compile(r"/runpy\.py$|^<frozen runpy>$")
+_STARTERS = pattern(r"/runpy\.py$|^<frozen runpy>$")
 
 
 def traceback_of(context: LineContext, number: int) -> Traceback | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ddpdoctor.facts.log import Traceback
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ExceptionFix", "fix_of"]
 

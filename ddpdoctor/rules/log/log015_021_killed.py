@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddpdoctor.facts.log import Log
 from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, Severity, Where
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES, QUOTED_LINES
 from ddpdoctor.logs.exception_kinds import is_consequence, is_of_launcher, is_pointer, is_wrapper
 from ddpdoctor.logs.history import history_of

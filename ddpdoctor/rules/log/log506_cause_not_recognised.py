@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ddpdoctor.facts.log import EventKind, Exit, JobOutcome, Log, LogEvent, LogLine, Traceback, Who
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Where
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.distances import LAST_WORDS_LINES
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.line_meaning import NCCL_READY, NCCL_RETURNED, gives_up, is_progress, says_end

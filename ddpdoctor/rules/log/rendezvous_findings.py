@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ddpdoctor.facts.log import LogLine
 from ddpdoctor.findings import Certainty, Evidence, Finding, Role, Severity, Where
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.mentioned_peers import peer_in
 from ddpdoctor.logs.rendezvous_view import RendezvousView

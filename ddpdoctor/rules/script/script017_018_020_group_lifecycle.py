@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import after, code, dist_of, moved, point, under
 from ddpdoctor.rules.script.script066_067_started_processes import start_method
@@ -29,7 +29,7 @@ _FRAMEWORK = {
     "deepspeed.init_distributed": "deepspeed.init_distributed",
     "deepspeed.initialize": "deepspeed.initialize",
 }
-_CLEANS = re.compile(r"(?i)clean|teardown|tear_down|destroy|shutdown|finali[sz]e|close|end_dist|exit")
+_CLEANS = pattern(r"(?i)clean|teardown|tear_down|destroy|shutdown|finali[sz]e|close|end_dist|exit")
 
 
 def _first_tracks(module: Module) -> Iterator[tuple[Simulation, list[Event]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from ddpdoctor.facts.gaps import Why
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.pointing import point, replace
 from ddpdoctor.rules.script.script_questions import argument, backends, last_value, start_of
@@ -19,7 +19,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
 
-_ELSEWHERE = re.compile(
+_ELSEWHERE = pattern(
     r"\.cuda\b|torch\.accelerator|set_default_device|set_default_tensor_type|\.to\((?![\"']cpu[\"']\))|device_id|gpu"
 )
 """What may put tensors on a GPU."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword
@@ -25,11 +25,11 @@ from ddpdoctor.scripts.syntax.nodes import inner
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
-_EPOCH = re.compile(r"(?i)ep")
-_LOADER = re.compile(r"(?i)loader|\bdl\b|_dl\b")
-_EVALUATION = re.compile(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
-_SHARDED = re.compile(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
-_DRAWN = re.compile(r"\b(torch|np|numpy|random)\.(random\.)?(rand|randn|randint|random)\b")
+_EPOCH = pattern(r"(?i)ep")
+_LOADER = pattern(r"(?i)loader|\bdl\b|_dl\b")
+_EVALUATION = pattern(r"(?i)(^|[^a-z])(val|valid|validation|test|eval|evaluation|dev|predict|infer|inference)")
+_SHARDED = pattern(r"(?i)rank|shard|split|world|num_replicas|node|worker|distributed|iterable|stream|webdataset|wds")
+_DRAWN = pattern(r"\b(torch|np|numpy|random)\.(random\.)?(rand|randn|randint|random)\b")
 REDUCING = ("dist.all_reduce", "dist.all_gather", "dist.gather", "dist.reduce")
 
 

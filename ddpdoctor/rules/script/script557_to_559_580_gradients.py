@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import after, code, dist_of, point
@@ -22,13 +22,13 @@ from ddpdoctor.scripts.syntax.nodes import Function, inner
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
-_NOT_TRAINED = re.compile(
+_NOT_TRAINED = pattern(
     r"(?i)label|target|idx|index|indices|mask|\bids?\b|_ids?$|size|length|count|image|input|data|^[ty]$"
 )
 """Names of tensors that have no gradient anyway."""
-_DRIVERS = re.compile(r"(?i)accel|engine|fabric|^self$|deepspeed")
+_DRIVERS = pattern(r"(?i)accel|engine|fabric|^self$|deepspeed")
 """Objects whose `backward` takes the loss, unlike that of a tensor."""
-_LOSSES = re.compile(r"(?i)loss|crit|contrast|nce|entropy|similarity")
+_LOSSES = pattern(r"(?i)loss|crit|contrast|nce|entropy|similarity")
 _PRODUCTS = ("torch.mm", "torch.matmul", "torch.einsum", "torch.cdist", "nn.functional.cosine_similarity")
 _SIZES = ("world", "size", "num", "count", "replicas", "nprocs", "ranks", "gpus")
 _LOADS = ("torch.load", "dist.broadcast", "dist.broadcast_object_list", "dist._broadcast_coalesced")

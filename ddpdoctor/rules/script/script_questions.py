@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator

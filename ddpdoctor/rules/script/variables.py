@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules.script.script_questions import argument, only_value, value
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import inner

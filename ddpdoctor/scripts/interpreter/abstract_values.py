@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["TorchDevice", "Unknown", "known", "worst"]
 

@@ -9,9 +9,9 @@ these functions through this module, so that each assumption can be replaced in 
 from __future__ import annotations
 
 import ast
-import re
 from functools import lru_cache
 
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.simulated_job import RankContext, SimulatedJob
 from ddpdoctor.scripts.syntax.module import Module
@@ -134,7 +134,7 @@ HELPER_FUNCTIONS = {
 Prevents a miss: a collective under `if utils.is_main_process():` would not be reported.
 """
 
-_SUBGROUP_RANK = re.compile(
+_SUBGROUP_RANK = pattern(
     r"(^|_)(tp|pp|dp|ep|cp|sp|mp|tensor|model|pipe(line)?|data|expert|context|sequence|group|sub\w*)_.*rank"
 )
 
@@ -148,7 +148,7 @@ def is_rank_of_unknown_group(name: str) -> bool:
     return bool(_SUBGROUP_RANK.search(name)) or name.endswith("rank")
 
 
-_OPTIONS = re.compile(r"(?i)^_?(args?|opts?|options?|flags?|config|cfg|conf|hparams|params|parsed|cmd_args|hps?)$")
+_OPTIONS = pattern(r"(?i)^_?(args?|opts?|options?|flags?|config|cfg|conf|hparams|params|parsed|cmd_args|hps?)$")
 
 
 def holds_options(name: str) -> bool:
@@ -160,7 +160,7 @@ def holds_options(name: str) -> bool:
     return bool(_OPTIONS.match(name))
 
 
-_LOADER = re.compile(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
+_LOADER = pattern(r"(?i)(data_?loader|_loader|^loader|dataloader|_dl$)")
 
 
 def is_data_loader(name: str) -> bool:
@@ -171,7 +171,7 @@ def is_data_loader(name: str) -> bool:
     return bool(_LOADER.search(name))
 
 
-_SYNCHRONIZES = re.compile(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_across|global_")
+_SYNCHRONIZES = pattern(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_across|global_")
 
 
 def synchronizes(name: str) -> bool:
@@ -189,7 +189,7 @@ MAIN_ONLY_DECORATORS = ("rank_zero_only", "main_process_only", "on_main_process"
 Prevents a miss: a collective in such a function would look as if all ranks called it.
 """
 
-_MAY_COMMUNICATE = re.compile(
+_MAY_COMMUNICATE = pattern(
     r"(?i)barrier|sync|wait|gather|reduce|broadcast|bcast|collective|recv|send|worker|follow|serve|loop|train|rank"
 )
 _LIBRARIES = frozenset(
@@ -275,7 +275,7 @@ def is_set_by_launcher(variable: str) -> bool:
     return variable in VARIABLES and not variable.startswith(("SLURM", "OMPI", "PMI"))
 
 
-_COUNTS = re.compile(
+_COUNTS = pattern(
     r"(?i)^(num|n|total)_?(gpus?|procs?|process(es)?|devices?|ranks?|replicas)$|^((distributed_|dist_)?world_?size|nprocs?|ngpus?)$"
 )
 
@@ -319,10 +319,10 @@ def draws_same_numbers(module: Module) -> bool:
     return bool(seeds) and not any(_is_of_one_rank(seed) for seed in seeds)
 
 
-_SEEDS = re.compile(
+_SEEDS = pattern(
     r"(?i)^(set|fix|seed)_?(all_?|every_?)?(thing_?)?(random_?)?seeds?$|^(seed_everything|seed_all|setup_seed|init_seeds?)$"
 )
-_OF_ONE_RANK = re.compile(r"(?i)rank|time|getpid|urandom|device|initial_seed")
+_OF_ONE_RANK = pattern(r"(?i)rank|time|getpid|urandom|device|initial_seed")
 
 
 def _last_name(func: ast.expr) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter.branch_oracle import Preconditions
 from ddpdoctor.scripts.interpreter.simulated_job import RankContext, SimulatedJob
 from ddpdoctor.scripts.syntax.module import Module

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["TWO_NODES", "RankContext", "SimulatedJob", "one_node"]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.evaluator import Evaluator
 from ddpdoctor.scripts.interpreter.frames import CallFrame, DeferredArgument

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter.abstract_values import known
 from ddpdoctor.scripts.interpreter.tensors import tensor_of
 from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter import assumptions
 from ddpdoctor.scripts.simulation.entry_points import entry_points, rank_contexts
 from ddpdoctor.scripts.simulation.joint_paths import (

@@ -8,10 +8,11 @@ no partner, or waits in a cycle. Nothing is concluded from a simulation with an 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import islice
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter.simulated_job import RankContext, one_node
 from ddpdoctor.scripts.simulation.entry_points import entry_points, rank_contexts
 from ddpdoctor.scripts.simulation.joint_paths import COMMUNICATION, is_default_group_collective

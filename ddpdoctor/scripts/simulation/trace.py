@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.interpreter.frames import CallFrame
 from ddpdoctor.scripts.interpreter.rank_evaluator import RankEvaluator
 from ddpdoctor.scripts.interpreter.simulated_job import RankContext

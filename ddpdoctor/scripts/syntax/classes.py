@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import Function

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.node_cache import cached_per_node
 from ddpdoctor.scripts.syntax.nodes import Function

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.nodes import SCOPES, Function, children_of
 
 __all__ = ["Binding", "Bound", "Index", "Scope", "index"]

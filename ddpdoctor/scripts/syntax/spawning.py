@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.definitions import target_of
 from ddpdoctor.scripts.syntax.nodes import Function
 from ddpdoctor.scripts.syntax.project_file import ProjectFile

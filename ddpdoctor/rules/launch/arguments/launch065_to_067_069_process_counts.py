@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN, plain
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.arguments.launch020_021_042_043_047_option_values import bad, source
 from ddpdoctor.rules.launch.pointing import after, agents, option_text, point, remove, replace_word, spelled
@@ -17,9 +18,9 @@ from ddpdoctor.rules.launch.pointing import after, agents, option_text, point, r
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
 
-CHANGED = re.compile(r"(?<!\$)(\${2,3}(?!\$|local_rank|\{local_rank)|\$local_rank\b|\$\{local_rank\})")
+CHANGED = pattern(r"(?<!\$)(\${2,3}(?!\$|local_rank|\{local_rank)|\$local_rank\b|\$\{local_rank\})")
 """What torchrun changes: two or three dollar signs (four are an escaped pair), and the name of the local rank."""
-REDIRECTS = re.compile(r"[0123]|(\d:[0123],)*\d:[0123]")
+REDIRECTS = pattern(r"[0123]|(\d:[0123],)*\d:[0123]")
 
 
 @cause("LAUNCH065", "numa-binding-without-gpu", Severity.ERROR)

@@ -51,6 +51,42 @@ _WORDS = {
         "ranks that finish first leave: deadlock",
         is_likely=True,
     ),
+    MistakeKind.RAGGED_SHAPES: Words(
+        "this tensor has one row more on some ranks, and all_gather needs equal shapes",
+        "the same number of rows on all ranks: pad or cut",
+        "the data is divided as x[rank::world_size]",
+        is_likely=True,
+    ),
+    MistakeKind.ORDER_DIFFERS: Words(
+        "each rank takes its part of a list that it has shuffled by itself (line {line})",
+        "a shuffle with a seed that is the same on all ranks",
+        "parts overlap, other samples are missing",
+    ),
+    MistakeKind.HASH_OF_TEXT: Words(
+        "hash() of a text differs between processes: the ranks do not divide the data",
+        "a stable hash, such as zlib.crc32(name.encode())",
+        "Python randomizes the hash of text",
+    ),
+    MistakeKind.SAMPLER_SEED_DIFFERS: Words(
+        "the DistributedSampler has a different seed on each rank",
+        "the same seed on all ranks",
+        "parts overlap, other samples are missing",
+    ),
+    MistakeKind.SYNCBN_AFTER_WRAP: Words(
+        "this model is already wrapped by DDP",
+        "convert_sync_batchnorm before DDP",
+        "convert first, then wrap",
+    ),
+    MistakeKind.SCHEDULER_LOCAL: Words(
+        "ReduceLROnPlateau gets a metric that differs between the ranks",
+        "a metric that is reduced over all ranks",
+        "each rank decides on its own learning rate",
+    ),
+    MistakeKind.READ_BEFORE_WRITTEN: Words(
+        "all ranks read a file that rank 0 may still be writing (line {line})",
+        "a barrier between writing and reading",
+        "no barrier since it was written",
+    ),
     MistakeKind.SET_ORDER: Words(
         "each process iterates over the set {code} in another order, and communicates (line {line})",
         "sorted(...)",
@@ -183,7 +219,7 @@ _WORDS = {
         "each rank has its own running statistics",
     ),
     MistakeKind.FORWARD_RANDOM: Words(
-        "`{code}` skips layers at random on each rank: DDP waits for their gradients",
+        "`{code}` skips layers on some ranks only, and DDP waits for their gradients",
         "find_unused_parameters=True, or a factor of 0 instead of skipping",
         "skipped layers get no gradient in this step",
     ),

@@ -218,6 +218,7 @@ def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 
 @cause("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR, stage=CausalStage.DEATH)
+@with_histories(MistakeKind.READ_BEFORE_WRITTEN)
 def checkpoint_read_before_written(script: Script) -> Iterator[Finding]:
     """Ranks read a file that rank 0 may not have finished.
 

@@ -173,6 +173,7 @@ def _follows(module: Module, made: ast.Call, at: ast.AST) -> bool:
 
 
 @cause("SCRIPT583", "syncbn-after-ddp", Severity.WARNING)
+@with_histories(MistakeKind.SYNCBN_AFTER_WRAP)
 def syncbn_after_ddp(script: Script) -> Iterator[Finding]:
     """convert_sync_batchnorm gets a model that DDP has already wrapped.
 

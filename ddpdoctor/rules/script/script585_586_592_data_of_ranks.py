@@ -75,7 +75,9 @@ def sampler_rank_is_local_rank(script: Script, launch: Launch | None = None) -> 
 
 
 @cause("SCRIPT586", "data-order-differs-by-rank", Severity.ERROR)
-@with_histories(MistakeKind.SPLIT_DIFFERS)
+@with_histories(
+    MistakeKind.SPLIT_DIFFERS, MistakeKind.ORDER_DIFFERS, MistakeKind.HASH_OF_TEXT, MistakeKind.SAMPLER_SEED_DIFFERS
+)
 def data_order_differs_by_rank(script: Script) -> Iterator[Finding]:
     """Each rank shuffles or splits the data in its own order before it takes its part.
 

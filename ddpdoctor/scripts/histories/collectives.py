@@ -66,8 +66,11 @@ def collective(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: 
     elif name == "dist.all_to_all_single":
         splits = kw.get("output_split_sizes") or (args[2] if len(args) > 2 else None)
         sent = kw.get("input_split_sizes") or (args[3] if len(args) > 3 else None)
-        both = [s for s in (splits, sent) if s is not None and s.certain and DiffersBy.DATA in s.origins]
-        if len(both) == 2:
+        both = [
+            s for s in (splits, sent) if s is not None and s.certain and s.origins & {DiffersBy.DATA, DiffersBy.RANK}
+        ]
+        own = [s for s in both if DiffersBy.DATA in s.origins]
+        if len(own) == 2 or (len(both) == 2 and both[0].ref and both[0].ref == both[1].ref):
             ex.mistake(MistakeKind.SPLITS_NOT_EXCHANGED, node)
         ex.change(first, certain=False)
     else:
@@ -171,6 +174,8 @@ def _changed(
 
 
 def _gathered(ex: Executor, node: ast.Call, parts: Traced, source: Traced, group: object) -> None:
+    if source.certain and source.has("ragged-rows") and group is None and not ex.differs_here():
+        ex.mistake(MistakeKind.RAGGED_SHAPES, node)
     trained = source.certain and bool(source.trains) and "no_grad" not in ex.contexts
     if trained:
         ex.gathers.append((ex.module, node))

@@ -627,7 +627,7 @@ class Executor:
         if first == second:
             return
         if all(operation == "submodule" for operation, _ in (*first, *second)):
-            if "forward" in self.contexts and value.origins & {DiffersBy.RANDOM}:
+            if "forward" in self.contexts and value.origins & {DiffersBy.RANDOM, DiffersBy.DATA}:
                 self.mistake(MistakeKind.FORWARD_RANDOM, test)
             return
         if value.origins & OWN and not any(c.value.origins - OWN for c in self.state.conditions[:-1]):
@@ -697,7 +697,7 @@ class Executor:
             others = [c for c in self.state.conditions[:depth] if c.value.origins]
             world = [c for c in after if c.group is None]
             skipped = [c for c in after if c.operation == "submodule"]
-            if skipped and value.certain and DiffersBy.RANDOM in value.origins and "forward" in self.contexts:
+            if skipped and value.is_own and "forward" in self.contexts:
                 self.mistake_in(MistakeKind.FORWARD_RANDOM, module, test, skipped[0].node, how)
             if world and value.is_own and not others and "join" not in self.contexts:
                 self.mistake_in(MistakeKind.DECIDED_ALONE, module, test, world[0].node, how)
@@ -1040,6 +1040,8 @@ class Executor:
         if len(values) != 2:
             return result
         one, other = values
+        if any(v.has("hashed") for v in values) and any(v.constant == "rank" for v in values):
+            self.mistake(MistakeKind.HASH_OF_TEXT, node)
         op = node.ops[0]
         if isinstance(op, (ast.Is, ast.IsNot)) and other.symbol == ("constant", None):
             if one.kind is TracedKind.CONSTANT and one.certain and not one.origins:
@@ -1087,6 +1089,8 @@ class Executor:
         if "no_sync" in contexts:
             word = "no_sync_but_last" if test.has("end") else "maybe_no_sync"
             return Traced(TracedKind.CONTEXT, marks=frozenset((word,)), symbol=test.symbol, made=node.test)
+        if results[0].kind is TracedKind.LIST and results[1].kind is TracedKind.LIST:
+            result = self.new(replace(result, kind=TracedKind.LIST), node)
         if results[0].has("uneven") or results[1].has("uneven"):
             return result
         if test.certain and DiffersBy.RANK in test.origins and "length-of-data" in results[0].marks | results[1].marks:
@@ -1183,10 +1187,16 @@ class Executor:
             if any(b.certain and b.origins & {DiffersBy.RANK, DiffersBy.LOCAL_RANK} for b in bounds):
                 origins = result.origins - {DiffersBy.RANK} | {DiffersBy.DATA}
                 by_step = node.slice.step is not None and not (upper is not None and upper.has("multiple"))
-                ragged = {"ragged"} if by_step and not owner.has("cut") and owner.items is None else set()
+                length = owner.fields.get("length")
+                is_counted = owner.items is not None or (length is not None and length.kind is TracedKind.CONSTANT)
+                ragged = {"ragged", "ragged-rows"} if by_step and not owner.has("cut") and not is_counted else set()
                 result = replace(result, origins=origins, marks=result.marks | {"own-slice"} | ragged)
+                if owner.certain and owner.has("own-order"):
+                    self.mistake(MistakeKind.ORDER_DIFFERS, node, self.own_node(owner.made, node))
             elif upper is not None and upper.has("agreed"):
-                result = result.without("uneven", "ragged")
+                result = result.without("uneven", "ragged", "ragged-rows")
+            elif owner.has("ragged-rows"):
+                result = result.marked("ragged-rows")
             elif upper is not None and upper.has("multiple"):
                 result = result.marked("cut")
             return (

@@ -94,6 +94,10 @@ def use_of(ex: Executor, use: Use, path: Traced, node: ast.Call) -> None:
         written = next((u for u in earlier if u.use is Use.WRITE), None)
         if written is not None and all(u.rank == (DiffersBy.RANK, 0) for u in earlier if u.use is Use.WRITE):
             ex.mistake(MistakeKind.NOT_ON_EVERY_NODE, node, written.node)
+    if use is Use.READ and rank is None and not ex.differs_here() and not path.origins and path.certain:
+        own = [u for u in earlier if u.use is Use.WRITE]
+        if own and all(u.rank == (DiffersBy.RANK, 0) and not u.before_barrier for u in own):
+            ex.mistake(MistakeKind.READ_BEFORE_WRITTEN, node, own[0].node)
     if use is Use.REMOVE and rank is not None:
         read = next((u for u in earlier if u.use is Use.READ and u.rank is None and not u.before_barrier), None)
         if read is not None:

@@ -156,6 +156,10 @@ def _python(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         return ex.attribute(args[0], args[1].constant, node)
     if name == "getattr" and args and args[0].kind is TracedKind.MODULE:
         return next((ex.now(v) for v in args[0].fields.values() if v.kind is TracedKind.MODULE), UNKNOWN)
+    if name == "hash" and args:
+        text = args[0].kind is TracedKind.TEXT or isinstance(args[0].constant, str)
+        hashed = derived(TracedKind.NUMBER, args[0])
+        return hashed.marked("hashed") if text else hashed
     if name == "hasattr":
         return SAME
     if name == "len" and args:
@@ -219,7 +223,9 @@ def _python(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
             if name == "int"
             else args[0].marks & {"agreed", "uneven", "end", "ragged", "multiple", "world", "local world"}
         )
-        kept = args[0].kind is TracedKind.NUMBER or (args[0].kind is TracedKind.CONSTANT and name != "bool")
+        kept = args[0].kind is TracedKind.NUMBER or (
+            args[0].kind is TracedKind.CONSTANT and name != "bool" and not isinstance(args[0].constant, str)
+        )
         return (
             args[0]
             if kept and name != "str"
@@ -335,7 +341,12 @@ def _random(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
     if name.startswith(("random.", "numpy.random.")):
         library = "random" if name.startswith("random.") else "numpy"
         if name.endswith("shuffle"):
+            _shuffled(ex, node, args, generators.get(library, frozenset((DiffersBy.RANDOM,))))
             return UNKNOWN
+        if name == "numpy.random.permutation":
+            drawn = generators.get(library, frozenset((DiffersBy.RANDOM,)))
+            order = frozenset(("own-order",)) if drawn else frozenset[str]()
+            return ex.new(Traced(TracedKind.LIST, certain=True, marks=order), node)
         origins = generators.get(library, frozenset((DiffersBy.RANDOM,)))
         changed = frozenset((DiffersBy.RANDOM,)) if origins else origins
         return Traced(TracedKind.NUMBER, changed, True)
@@ -350,6 +361,12 @@ def _random(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         known = generator is None or generator.certain
         return ex.new(replace(result, origins=result.origins | own, certain=result.certain and known), node)
     return None
+
+
+def _shuffled(ex: Executor, node: ast.Call, args: list[Traced], drawn: frozenset[DiffersBy]) -> None:
+    """A list is shuffled in place: without a common seed each rank has its own order."""
+    if args and args[0].ref and drawn:
+        ex.change(args[0], marks=ex.now(args[0]).marks | {"own-order"}, items=None, made=node)
 
 
 def drawn_alike(ex: Executor, node: ast.Call, args: list[Traced]) -> None:
@@ -387,6 +404,9 @@ def _sampler(ex: Executor, node: ast.Call, args: list[Traced], kw: dict[str, Tra
     is_global = rank is None or (rank.certain and rank.constant == "rank")
     if is_global and ex.tensor_mesh is not None:
         ex.mistake(MistakeKind.SAMPLER_OF_TENSOR_PEERS, node, ex.tensor_mesh)
+    seed = kw.get("seed")
+    if seed is not None and seed.certain and seed.origins & {DiffersBy.RANK, DiffersBy.RANDOM, DiffersBy.CLOCK}:
+        ex.mistake(MistakeKind.SAMPLER_SEED_DIFFERS, node)
     shuffle = kw.get("shuffle")
     in_order = shuffle is not None and shuffle.constant is False
     dataset = args[0] if args else kw.get("dataset", UNKNOWN)
@@ -419,7 +439,8 @@ def _training(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: d
             steps = kw.get(str(keyword.arg)) if keyword.arg in _STEPS else None
             if steps is not None and steps.has("dataset-length") and any(s for _, _, _, s, _ in ex.loaders):
                 ex.mistake(MistakeKind.SCHEDULE_TOO_LONG, keyword.value, node)
-        return Traced(TracedKind.OBJECT, certain=False)
+        plateau = frozenset(("plateau",)) if name.endswith("ReduceLROnPlateau") else frozenset[str]()
+        return Traced(TracedKind.OBJECT, certain=False, marks=plateau)
     if name.startswith("torch.optim."):
         given = flat(ex, args[:1])[0] if args else kw.get("params", UNKNOWN)
         whole = ex.now(args[0]) if args else kw.get("params", UNKNOWN)

@@ -133,7 +133,7 @@ def _attribute(ex: Executor, owner: Traced, name: str) -> Traced | None:
             owner.certain,
             marks=frozenset(marks),
         )
-    if owner.kind is TracedKind.TENSOR and name in ("T", "mT", "real"):
+    if owner.kind is TracedKind.TENSOR and name in ("T", "mT", "real", "values", "indices"):
         return replace(owner, ref=0)
     if owner.kind is TracedKind.LOADER and name in ("dataset", "sampler"):
         return owner.fields.get(name, UNKNOWN)
@@ -168,6 +168,8 @@ def _of_value(
 ) -> Traced | None:
     if name == "backward" and owner.kind in (TracedKind.TENSOR, TracedKind.NUMBER, TracedKind.UNKNOWN):
         return backward(ex, node, owner)
+    if owner.has("plateau") and name == "step" and args and args[0].is_own and not ex.differs_here():
+        ex.mistake(MistakeKind.SCHEDULER_LOCAL, node)
     if owner.kind is TracedKind.HANDLE:
         if name == "wait":
             ex.change(owner, marks=owner.marks - {"unwaited"})
@@ -259,7 +261,7 @@ def _of_tensor(
         result = ex.change(result, trains=frozenset() if drop else owner.trains)
     if name in _SAME_VALUE:
         kept = (
-            owner.marks & {"mask", "summed", "averaged", "shard"}
+            owner.marks & {"mask", "summed", "averaged", "shard", "ragged-rows"}
             if name in (*_LENGTH_KEPT, "view", "reshape", "flatten", "item")
             else frozenset()
         )

@@ -62,6 +62,8 @@ def wrapped(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         return NOTHING
     if name.endswith("convert_sync_batchnorm") and args:
         value = ex.now(args[0])
+        if value.has("DDP"):
+            ex.mistake(MistakeKind.SYNCBN_AFTER_WRAP, node)
         return ex.change(value, marks=value.marks - {"batchnorm"})
     if (
         name in ("nn.Module", "nn.functional")
@@ -213,7 +215,9 @@ def call_module(ex: Executor, node: ast.Call, owner: Traced, args: list[Traced],
     )
     trains = result.trains if owner.has("loss") else trains
     sure = result.certain and owner.certain
-    return ex.new(replace(result, certain=sure, trains=trains, marks=result.marks - {"uneven"}, power=Power()), node)
+    rows = {m for v in values[:1] for m in ex.now(v).marks & {"ragged-rows"}}
+    marks = result.marks - {"uneven"} | (rows if not owner.has("loss") else set())
+    return ex.new(replace(result, certain=sure, trains=trains, marks=marks, power=Power()), node)
 
 
 def _forward_events(ex: Executor, node: ast.Call, owner: Traced, module: Traced, here: bool) -> None:

@@ -183,6 +183,7 @@ KEPT = frozenset(
         "of-loader",
         "ragged",
         "multiple",
+        "hashed",
     )
 )
 """The marks that a computed value takes over from its operands."""

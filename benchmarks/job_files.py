@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpdoctor.app.clock import STARTED
 from ddpdoctor.app.lint import LintInputs, lint_inputs
 from ddpdoctor.app.request import Request
 from ddpdoctor.findings import Finding, Report, Severity
@@ -60,7 +59,7 @@ def main() -> int:
 
 
 def _report(path: Path) -> Report:
-    request = Request(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
+    request = Request(timeout=SECONDS)
     return lint_inputs(request, LintInputs(files=[str(path)]))[0]
 
 

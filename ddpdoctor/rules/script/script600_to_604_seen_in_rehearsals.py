@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.script_questions import start_of, value
 from ddpdoctor.scripts.histories.record import MistakeKind
+from ddpdoctor.scripts.syntax.module import modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
@@ -91,7 +95,7 @@ def too_long(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT602", "spawn-under-launcher", Severity.ERROR, stage=CausalStage.RANK_ERROR)
-def spawn_under_launcher() -> None:
+def spawn_under_launcher(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """Every process that the launcher starts spawns a whole set of ranks itself.
 
     ## Why it matters
@@ -103,11 +107,26 @@ def spawn_under_launcher() -> None:
 
     ## Example
         # before
-        torchrun --nproc-per-node 4 train.py  # train.py calls mp.spawn
+        # torchrun --nproc-per-node 4 train.py
+        mp.spawn(worker, nprocs=4)
 
         # after
-        python train.py
+        # torchrun --nproc-per-node 4 train.py
+        worker(int(os.environ["LOCAL_RANK"]))
     """
+    for module in modules(script):
+        start = start_of(module, launch)
+        several = start is not None and start.gives_ranks and (start.world is None or start.world > 1)
+        for spawn in module.spawns if several else ():
+            alone = spawn.count is None or value(module, spawn.count) == 1
+            if spawn.how == "spawn" and not alone:
+                yield point(
+                    module,
+                    spawn.call,
+                    f"every process of the launcher starts {code(module, spawn.call.func)} with a whole set of ranks",
+                    "either the launcher or mp.spawn",
+                    label="the launcher has already started the ranks",
+                )
 
 
 @spawn_under_launcher.look

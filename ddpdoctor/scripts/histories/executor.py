@@ -27,7 +27,7 @@ from ddpdoctor.scripts.histories.values import (
     joined,
 )
 from ddpdoctor.scripts.syntax.module import Module
-from ddpdoctor.scripts.syntax.nodes import Function
+from ddpdoctor.scripts.syntax.nodes import SCOPES, Function
 
 __all__ = ["Executor", "ProgramTooLong"]
 
@@ -329,6 +329,8 @@ class Executor:
             self._running.pop()
             if quiet:
                 self.contexts.remove("no_grad")
+        if not any(isinstance(node, SCOPES) for body in function.body for node in ast.walk(body)):
+            self.state.names.pop(frame.number, None)
         return self._result(frame)
 
     def _result(self, frame: Frame) -> Traced:

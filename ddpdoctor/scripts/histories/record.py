@@ -162,18 +162,22 @@ class State:
     def join(self, other: State, condition: Traced | None) -> None:
         """Become the state after both paths."""
         for number, values in other.names.items():
-            mine = self.names.setdefault(number, dict(values))
-            for name in mine.keys() | values.keys():
-                if name in mine and name in values:
-                    mine[name] = joined(mine[name], values[name], condition)
-                else:
-                    mine[name] = mine.get(name, values.get(name, Traced()))
+            mine = self.names.get(number)
+            if mine is None:
+                self.names[number] = dict(values)
+                continue
+            for name, value in values.items():
+                own = mine.setdefault(name, value)
+                if own is not value:
+                    mine[name] = joined(own, value, condition)
         self.join_heap(other, condition)
 
     def join_heap(self, other: State, condition: Traced | None) -> None:
         """Take over what another path did to values, files and modules, not to names."""
         for ref, value in other.heap.items():
-            self.heap[ref] = joined(self.heap[ref], value, condition) if ref in self.heap else value
+            own = self.heap.setdefault(ref, value)
+            if own is not value:
+                self.heap[ref] = joined(own, value, condition)
         for name, origins in other.generators.items():
             self.generators[name] = self.generators.get(name, NO_ORIGINS) & origins
         for path, uses in other.files.items():

@@ -58,6 +58,12 @@ CLASSES: dict[str, tuple[str, ...]] = {
 }
 """GPUAlert's labels, and our causes that they cover."""
 
+PREFIX = re.compile(r"\[rank\d+\]:? ?|^(?:\d{1,2}|localhost|[\d.]{7,15}): ")
+"""What a rank, srun or pdsh puts before a line; an expectation may quote it."""
+MOST_QUOTED = 150
+LEAST = 40
+"""A finding shortens long lines: so many characters of an expected line must be there."""
+
 Case = tuple[str, str, dict[str, Any]]
 """A name, the text of a log, and what is expected."""
 
@@ -135,23 +141,49 @@ def report_on(text: str) -> Report:
 
 
 def names_the_cause(first: Finding, expected: dict[str, Any]) -> bool:
-    """Whether the first finding is one of the expected causes and shows the expected words."""
+    """Whether the first finding is one of the expected causes and shows the expected words; any cause where none is expected."""
     names = {*expected["first"]}.union(*(ALIKE.get(name, ()) for name in expected["first"]))
     shown = " ".join(
         (first.quote, first.text, first.why, str(first.where.file), *(each.seen for each in first.evidence))
     )
-    return first.name in names and (expected.get("quote") or "").lower() in shown.lower()
+    quote = _plain(expected.get("quote") or "")
+    is_shown = quote in _plain(shown) or (len(quote) > LEAST and quote[:MOST_QUOTED] in _plain(shown))
+    return is_shown and (first.name in names or (not names and bool(quote)))
+
+
+def _plain(text: str) -> str:
+    """A line without what ranks and loggers put before it, in small letters: a finding quotes the message alone."""
+    return " ".join(PREFIX.sub("", text).lower().split())
 
 
 def names_who(first: Finding, who: str) -> bool:
-    """Whether the first finding blames this rank and host, or nobody."""
+    """Whether the first finding names this process: in `who` (the first of several), or as the only one to blame.
+
+    `who` may name a rank, a host, a pod, a process id or a GPU, or several of them: all must be right. With "none", nobody
+    may be blamed.
+    """
     ranks = {*first.ranks, first.where.rank} - {None}
     if who == "none":
         return not ranks
-    rank, host = re.search(r"rank (\d+)", who), re.search(r"host (\S+)", who)
-    if rank is not None and ranks != {int(rank[1])} and (ranks or first.where.local_rank != int(rank[1])):
-        return False
-    return host is None or any(same_host(first.where.host or "", name) for name in host[1].split("|"))
+    culprit = first.culprit
+    known: dict[str, set[str]] = {
+        "rank": {str(rank) for rank in ranks} if len(ranks) == 1 else set(),
+        "pid": set(),
+        "GPU": {str(first.where.gpu)},
+    }
+    hosts = {first.where.host or ""}
+    if not ranks:
+        known["rank"] |= {str(first.where.local_rank)}
+    if culprit is not None:
+        known["rank"] |= {str(culprit.rank)} if culprit.rank is not None else {str(culprit.local_rank)}
+        known["pid"] |= {str(culprit.pid)}
+        known["GPU"] |= {(culprit.gpu or "").removesuffix(".0")}
+        hosts |= {culprit.host or ""}
+    for kind, name in re.findall(r"(rank|pid|GPU) (\S+)", who):
+        if name not in known[kind]:
+            return False
+    named = re.search(r"(?:host|pod) (\S+)", who) or re.fullmatch(r"([a-z]+-\d+)", who)
+    return named is None or any(same_host(host, name) for host in hosts for name in named[1].split("|"))
 
 
 def same_host(one: str, other: str) -> bool:

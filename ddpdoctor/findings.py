@@ -17,11 +17,13 @@ __all__ = [
     "CausalStage",
     "Certainty",
     "Crashed",
+    "Culprit",
     "Edit",
     "Evidence",
     "Finding",
     "LineEdit",
     "NodeCommand",
+    "Relation",
     "Report",
     "Role",
     "Severity",
@@ -225,6 +227,52 @@ class NodeCommand:
     command: str
 
 
+class Relation(str, Enum):
+    """What a process of a log has to do with a finding."""
+
+    ONLY = "only"
+    """It is the process that the finding is about."""
+    FIRST = "first"
+    """It is the first of several to which the same happened, in the order of the log or of its times."""
+    LAUNCHER = "first by launcher"
+    """The decisive line names no process; the launcher or scheduler reports that this one failed first."""
+    REPORTED_BY = "reported by"
+    """It printed the decisive line, and need not be at fault."""
+    PEER = "peer"
+    """The decisive line names it as the other end of a connection that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The process that decides a finding about a log, as far as the log names it.
+
+    `host` is a host, a pod or an address; `gpu` is what the log calls the GPU: `3` or `0000:83:00`. `text`, which is always
+    there, has the words for a screen: `rank 3 on gpu-07`.
+    """
+
+    relation: Relation
+    text: str
+    rank: int | None = None
+    local_rank: int | None = None
+    node_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    gpu: str | None = None
+
+    @property
+    def phrase(self) -> str:
+        """What is printed after a message that does not say it: `first: rank 3`."""
+        if self.relation is Relation.ONLY:
+            return self.text
+        words = {
+            Relation.FIRST: "first:",
+            Relation.LAUNCHER: "first failed:",
+            Relation.REPORTED_BY: "reported by",
+            Relation.PEER: "peer:",
+        }
+        return f"{words[self.relation]} {self.text}"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong. A rule gives message, evidence, fix and place; the engine stamps the identity.
@@ -239,6 +287,7 @@ class Finding:
     else explains the finding. `candidates` are the codes between which it leaves the choice.
     `label` is a short clause for the caret ("add --rdzv-endpoint"), `excerpt` the source lines that it stands under.
     `job` is the name of its job, `group` the subject (a GPU, a link, a node) that several findings share.
+    `culprit` is the process that decides a finding about a log: the first of `ranks`, if there are several.
 
     Code never reads the message: every decision uses a field.
     """
@@ -269,6 +318,7 @@ class Finding:
     excerpt: Excerpt | None = None
     job: str | None = None
     group: str | None = None
+    culprit: Culprit | None = None
 
     @property
     def is_corrected_safely(self) -> bool:
@@ -280,6 +330,18 @@ class Finding:
         """The whole message: what was seen, where, and what that leaves open."""
         seen = f"{self.message} ({self.about})" if self.about else self.message
         return f"{seen}. {self.undetermined}" if self.undetermined else seen
+
+    @property
+    def unsaid_process(self) -> str:
+        """The process that decides it, for a screen; "" if the message names it."""
+        if self.culprit is None:
+            return ""
+        phrase, words = self.culprit.phrase, self.culprit.text
+        is_telling = self.culprit.relation is Relation.FIRST
+        is_reporter = self.culprit.relation is Relation.REPORTED_BY and "rank" in self.message
+        is_gpu = words.startswith("GPU ") and (self.culprit.gpu or words) in self.message
+        is_said = phrase in self.message or is_reporter or is_gpu or (not is_telling and words in self.message)
+        return "" if is_said else phrase
 
     @property
     def commands(self) -> tuple[NodeCommand, ...]:

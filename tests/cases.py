@@ -23,7 +23,7 @@ KEYS = {
     "job-file": {"expect", "at", "file", "fix", "fails", "carriage-returns"},
     "script": {"launch"},
     "log-line": set(),
-    "job-log": {"first", "message", "ranks", "where", "not", "notes"},
+    "job-log": {"first", "message", "ranks", "where", "who", "not", "notes"},
 }
 """The views, and the keys that a case of each may have."""
 

@@ -16,12 +16,18 @@ __all__ = [
         "SHOWN",
         "Job",
         "at",
+        "averaged",
         "drawing",
         "epochs",
+        "evaluated",
+        "graded",
         "loaded",
         "on_devices",
+        "on_nodes",
+        "replayed",
         "saved",
         "scheduled",
+        "streamed",
         "tensor",
     ),
     "trained",
@@ -379,6 +385,113 @@ def removed(*, after_barrier: bool) -> Job:
     return job.say(0, "file", what="os.remove", path="/job/a.pt", at=at(12), call=1 if after_barrier else 0)
 
 
+DISTRIBUTED = "torch.utils.data.distributed.DistributedSampler"
+
+
+def graded(factor: float, **fields: object) -> Job:
+    """Four ranks on two nodes that sum gradients: 2 and 4 times `[1, -2, 3, 5]`; the optimizer uses a multiple of the average."""
+    job = Job(4, per_node=2)
+    for rank, value in enumerate((1.0, -2.0, 3.0, 5.0)):
+        for step in (0, 1):
+            job._numbers[rank] += 1
+            call = {"n": job._numbers[rank], "op": "all_reduce", "g": "world", "step": step, "in": tensor(3)}
+            job.say(rank, "call", at=at(15), **call).say(rank, "ret", n=call["n"])
+            used = [factor * 7 / 4 * scale for scale in (2, 4)]
+            record = {"shapes": [[3], [3]], "local": [2 * value, 4 * value], "used": used, "norms": [1, 1], **fields}
+            job.say(rank, "gradients", optimizer=0, step=step, at=at(16), **record)
+    return job
+
+
+def everywhere(kind: str, **fields: object) -> Job:
+    return Job(2).say(0, kind, at=at(21), **fields).say(1, kind, at=at(21), **fields)
+
+
+def differing(kind: str, key: str, *values: object, **fields: object) -> Job:
+    job = Job(2)
+    for rank, value in enumerate(values):
+        job.say(rank, kind, at=at(18), **{key: value}, **fields)
+    return job
+
+
+def padded(divisor: float) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "loader", loader=1, sampler=DISTRIBUTED, size=7, replicas=2, shard=rank, at=at(12))
+        job.say(rank, "epoch", loader=1, iteration=0, is_training=False, at=at(14))
+        job.say(rank, "sum_divided", divisor=divisor, summed=at(19), at=at(20))
+    return job
+
+
+def evaluated(second: float, *, broadcasts: bool = True, of_buffers: bool = False) -> Job:
+    job = Job(2)
+    for rank, value in enumerate((1.0, second)):
+        job.say(rank, "ddp", is_of_world=True, broadcasts=broadcasts, at=at(9))
+        sums, buffers = [[1.0, 1.0]], [[value, value]]
+        if not of_buffers:
+            sums, buffers = buffers, sums
+        job.say(rank, "evaluated", sums=sums, buffers=buffers, what="Net", digest=1, count=1, step=3, at=at(22))
+    return job
+
+
+def meshed(first: list[int], second: list[int]) -> Job:
+    job = Job(2)
+    for rank, rows in enumerate((first, second)):
+        job.say(rank, "mesh", names=["dp", "tp"], mesh=[[0, 1]], at=at(7))
+        job.say(rank, "loader", loader=0, sampler=DISTRIBUTED, size=8, replicas=2, shard=0, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
+        job.say(rank, "rows", loader=0, iteration=0, count=1, rows=rows)
+    return job
+
+
+def streamed(*batches: list[int], workers: int = 2) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "loader", loader=0, sampler="Infinite", workers=workers, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
+        for number, rows in enumerate(batches):
+            job.say(rank, "rows", loader=0, iteration=0, count=number, rows=rows)
+    return job
+
+
+def replayed(*, iterates_again: bool, shuffles: bool = True) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "loader", loader=0, sampler=DISTRIBUTED, shuffles=shuffles, size=8, at=at(12))
+        job.say(rank, "epoch", loader=0, iteration=0, epoch=0, is_training=True, step=0, at=at(14))
+        job.say(rank, "epoch_end", loader=0, iteration=0, batches=4, step=4)
+        if iterates_again:
+            job.say(rank, "epoch", loader=0, iteration=1, epoch=1, is_training=True, step=4, at=at(14))
+        job.say(rank, "step", count=9)
+    return job
+
+
+def on_nodes(path: str, *writers: int) -> Job:
+    job = Job(2, per_node=1)
+    for rank in writers:
+        job.say(rank, "save", path=path, devices=[], at=at(30), call=0).say(rank, "saved", path=path, call=0)
+    job.all("barrier")
+    return job.say(1, "load", path=path, at=at(34), call=1)
+
+
+def loaded_without(device: int) -> Job:
+    job = Job(2).say(0, "save", path="/job/a.pt", devices=["cuda:0"], at=at(30), call=0).all("barrier")
+    return job.say(1, "load", path="/job/a.pt", map_location=False, device=device, at=at(34), call=1)
+
+
+LOOPS = """def main():
+    for name in names:
+        dist.all_reduce(values[name])
+"""
+
+
+def looping(name: str) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "sets", names=[name], at=at(3))
+    job.text = LOOPS
+    return job
+
+
 RANDOM = "torch.utils.data.sampler.RandomSampler"
 SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
@@ -457,6 +570,55 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.REMOVED_EARLY: (lambda: removed(after_barrier=False), lambda: removed(after_barrier=True)),
     Kind.RANK_BRANCH: (lambda: guarded(1, 2, 3, 4), lambda: guarded(1, 2, 3, 4, 5, 8)),
     Kind.OUTSIDER: (lambda: seen("outsider", op="all_reduce"), lambda: Job(2)),
+    Kind.GRADIENT_SCALE: (lambda: graded(2), lambda: graded(1)),
+    Kind.GRADIENTS_SUMMED: (lambda: graded(4, mean=True), lambda: graded(4, mean=False)),
+    Kind.DIVIDED_BY_SUM: (lambda: everywhere("divided_by_sum", backward=at(24)), lambda: seen("divided_by_sum")),
+    Kind.REDUCED_AGAIN: (lambda: everywhere("reduced_again", added=at(24)), lambda: seen("reduced_again")),
+    Kind.RATIO_MEAN: (
+        lambda: differing("ratio_reduced", "divisor", 10.0, 12.0, divided=at(17)),
+        lambda: differing("ratio_reduced", "divisor", 10.0, 10.0, divided=at(17)),
+    ),
+    Kind.PADDING_COUNTED: (lambda: padded(7.0), lambda: padded(8.0)),
+    Kind.GATHERED_CUT: (
+        lambda: everywhere("gathered_without_gradient", used=at(24)),
+        lambda: seen("gathered_without_gradient"),
+    ),
+    Kind.EVALUATED_APART: (lambda: evaluated(2.0), lambda: evaluated(2.0, of_buffers=True)),
+    Kind.NOTHING_LOADED: (
+        lambda: seen("nothing_loaded", count=2, key="module.weight", wanted="weight"),
+        lambda: Job(2),
+    ),
+    Kind.NOT_REPLICATED: (
+        lambda: differing("replicated", "sums", [1.0, 1.0], [2.0, 2.0], ranks=[0, 1], shape=[3]),
+        lambda: differing("replicated", "sums", [1.0, 1.0], [1.0, 1.0], ranks=[0, 1], shape=[3]),
+    ),
+    Kind.RATES_DIFFER: (
+        lambda: differing("rates", "rates", [0.1], [0.2], optimizer=0, step=1, digest=1),
+        lambda: differing("rates", "rates", [0.1], [0.1], optimizer=0, step=1, digest=1),
+    ),
+    Kind.SHARDS_SCALED: (
+        lambda: (
+            differing("shards_scaled", "factor", 0.5, 0.7)
+            .say(0, "shards_scaled", factor=0.4, at=at(18))
+            .say(1, "shards_scaled", factor=0.8, at=at(18))
+        ),
+        lambda: (
+            differing("shards_scaled", "factor", 0.5, 0.5)
+            .say(0, "shards_scaled", factor=0.4, at=at(18))
+            .say(1, "shards_scaled", factor=0.4, at=at(18))
+        ),
+    ),
+    Kind.MOVED: (lambda: seen("moved_after_wrap", before="cuda:0", after="cpu"), lambda: Job(2)),
+    Kind.GROUP_DATA_DIFFERS: (
+        lambda: meshed([1, 2, 3, 4], [5, 6, 7, 8]),
+        lambda: meshed([1, 2, 3, 4], [1, 2, 3, 4]),
+    ),
+    Kind.WORKER_COPIES: (lambda: streamed([1, 2], [1, 2]), lambda: streamed([1, 2], [3, 4])),
+    Kind.BATCHES_REPEATED: (lambda: replayed(iterates_again=False), lambda: replayed(iterates_again=True)),
+    Kind.NODE_FILE: (lambda: on_nodes("/tmp/a.pt", 0), lambda: on_nodes("/tmp/a.pt", 0, 1)),
+    Kind.LOADED_ON_OTHER_GPU: (lambda: loaded_without(1), lambda: loaded_without(0)),
+    Kind.SAVED_PER_NODE: (lambda: on_nodes("/job/a.pt", 0, 1), lambda: on_nodes("/tmp/a.pt", 0, 1)),
+    Kind.SET_ORDER: (lambda: looping("names"), lambda: looping("others")),
     Kind.JOINS_DIFFER: (lambda: joined(port="29501"), joined),
     Kind.RANK_OUTSIDE: (lambda: joined(rank_given=2), joined),
     Kind.SAME_RANK: (lambda: joined(rank_given=0), joined),

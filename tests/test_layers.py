@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -207,6 +207,42 @@ def test_a_supervisor_imports_nothing_heavy_until_it_has_published_its_report() 
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == []
+
+
+STARTS = {
+    "subprocess.Popen": {"system/process.py"},
+    "multiprocessing.get_context": {"system/pools.py"},
+    "os.fork": {"probe/fork_template.py", "rehearsal/hook/start.py"},
+}
+"""Where processes are started: commands, pools of forks, and forks of a process that has imported torch for the ranks."""
+WAITS = {"subprocess.TimeoutExpired": {"system/process.py"}}
+"""Where a child is waited for with a deadline; others call `ended_within` or `output_within`."""
+OTHER_WAYS = re.compile(
+    r"subprocess\.(?:run|call|check_call|check_output|getoutput|getstatusoutput)|os\.(?:system|popen|posix_spawnp?|spawn\w+|forkpty)"
+    r"|asyncio\.create_subprocess_\w+|multiprocessing\.(?:Process|Pool)|pty\.(?:fork|spawn)|concurrent\.futures\.ProcessPoolExecutor"
+)
+
+
+def _calls_and_catches(path: Path) -> Iterator[str]:
+    """What a file calls, and which exceptions it catches, by the names that it writes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            yield from map(ast.unparse, node.type.elts if isinstance(node.type, ast.Tuple) else [node.type])
+        elif isinstance(node, ast.ImportFrom) and node.module in ("subprocess", "os", "pty"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_there_is_one_way_to_start_a_process_and_one_to_wait_for_it() -> None:
+    places: dict[str, set[str]] = {name: set() for name in (*STARTS, *WAITS)}
+    for path in _modules():
+        file = path.relative_to(PACKAGE).as_posix()
+        for name in _calls_and_catches(path):
+            assert not OTHER_WAYS.fullmatch(name), f"{file}: {name}"
+            if name in places:
+                places[name].add(file)
+    assert places == STARTS | WAITS
 
 
 FUNCTION_LINES = 15

@@ -1,4 +1,4 @@
-"""`check --facts FILE…`: saved facts and files of other tools, alone or mixed, also in archives."""
+"""`--facts FILE`: saved facts and files of other tools, alone or mixed, also in archives."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import InputKind
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Report
+from ddpdoctor.rules import Rule
 from ddpdoctor.tool_output.readers import records_of
 
-__all__ = ["is_of_tools", "of_files", "report_about_files", "texts_in"]
+__all__ = ["DEFAULT_SECONDS", "is_of_tools", "of_files", "part_of_files", "report_about_files", "texts_in"]
 
 DEFAULT_SECONDS = 120.0
 
@@ -66,8 +67,46 @@ def report_about_files(paths: Sequence[str], request: Request, started: float) -
     if tools.inputs or not reports:
         reports.append(report_of(tools, "check", started))
     report = united(reports) if len(reports) > 1 else reports[0]
-    inputs = [ExaminedInput(path, "facts", is_named=path in paths) for path, _ in saved]
-    return replace(report, inputs=(*inputs, *tools.inputs.values(), *others), subject=report.subject or tools.subject)
+    of_facts = [ExaminedInput(path, "facts", is_named=path in paths) for path, _ in saved]
+    inputs = _named_if_none_understood([*of_facts, *tools.inputs.values(), *others])
+    return replace(report, inputs=inputs, subject=report.subject or tools.subject)
+
+
+def _named_if_none_understood(inputs: Iterable[ExaminedInput]) -> tuple[ExaminedInput, ...]:
+    """The inputs. The user named a folder or an archive: if nothing in it was understood, nothing passed."""
+    found = tuple(inputs)
+    return found if any(each.is_understood for each in found) else tuple(replace(each, is_named=True) for each in found)
+
+
+def part_of_files(
+    command: str, sections: Sequence[str], request: Request, rules: Sequence[Rule], started: float
+) -> tuple[Report, tuple[Facts, ...]]:
+    """The report of one part about the file of `--facts`, which another tool printed, or about an archive of such files.
+
+    Args:
+        command: the part, such as `gpus`.
+        sections: the sections of the facts that its table shows.
+        request: the request.
+        rules: the rules of the part.
+        started: when the command started.
+
+    Returns:
+        The report, and the facts of each machine of which a file shows one of the sections.
+    """
+    deadline = time.monotonic() + seconds_left(request, DEFAULT_SECONDS)
+    with unpacked_inputs([str(request.facts)]) as archived:
+        texts, saved, others = texts_in(archived.paths, deadline)
+        tools = examine_tool_files(texts, rules, [*archived.paths])
+        reports = [examine(facts, rules, command=command, started=started) for _, facts in saved]
+        if tools.inputs or not reports:
+            reports.append(report_of(tools, command, started))
+        report = united(reports) if len(reports) > 1 else reports[0]
+        inputs = (*(ExaminedInput(path, "facts") for path, _ in saved), *tools.inputs.values(), *others)
+        report = archived.as_given(replace(report, inputs=_named_if_none_understood(inputs)))
+    machines = [facts for _, facts in saved] + [machine.facts for machine in tools.machines]
+    own = sections[1:] or sections
+    shown = [facts for facts in machines if any(getattr(facts, name) is not None for name in own)]
+    return report, tuple(shown)
 
 
 def texts_in(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
@@ -26,13 +25,11 @@ from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import Rule, load
 from ddpdoctor.scripts.syntax.parsing import parse
 from ddpdoctor.system.budget import OverBudgetError, within_budget
-from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
-from ddpdoctor.system.pools import end_pool
+from ddpdoctor.system.pools import forked_pool
 from ddpdoctor.wording import counted
 
 if TYPE_CHECKING:
-    from multiprocessing.pool import Pool
-    from multiprocessing.process import BaseProcess
+    from ddpdoctor.system.pools import ForkedPool
 
 READ_SECONDS = 10.0
 """Time limit for reading one script or notebook."""
@@ -239,16 +236,9 @@ def _all(texts: list[ScriptText], plan: ScriptJudging, request: Request) -> Iter
                 return
             yield _judge(at)
         return
-    import multiprocessing
-
-    prepare_to_die_with()
-    context = multiprocessing.get_context("fork")  # the rules are loaded and the texts are read already
-    others = set(multiprocessing.active_children())
-    pool = context.Pool(PROCESSES, initializer=_alone, initargs=(os.getpid(),), maxtasksperchild=CHUNKS_PER_PROCESS)
-    try:
-        yield from _collected(pool, others, len(texts), request)
-    finally:
-        end_pool(pool, set(multiprocessing.active_children()) - others)
+    # The rules are loaded and the texts are read already. Garbage is collected explicitly.
+    with forked_pool(PROCESSES, gc.disable, most_tasks=CHUNKS_PER_PROCESS) as forked:
+        yield from _collected(forked, len(texts), request)
 
 
 _plan: ScriptJudging
@@ -256,21 +246,20 @@ _waiting: list[ScriptText]
 """What this process judges, and with what: set before the fork, so that child processes have it."""
 
 
-def _collected(pool: Pool, others: set[BaseProcess], count: int, request: Request) -> Iterator[JudgedScript]:
+def _collected(forked: ForkedPool, count: int, request: Request) -> Iterator[JudgedScript]:
     """What the pool judged, in the order of completion. A worker that is killed (OOM) loses one chunk of files."""
     from multiprocessing import TimeoutError as Late
-    from multiprocessing import active_children
 
     chunks = [range(at, min(at + CHUNK, count)) for at in range(0, count, CHUNK)]
-    results = pool.imap_unordered(_judge_all, chunks)
-    workers = set(active_children()) - others
+    results = forked.pool.imap_unordered(_judge_all, chunks)
+    workers = forked.workers
     done, last = 0, time.monotonic()
     while done < len(chunks):
         try:
             yield from results.next(timeout=min(LOOK_SECONDS, max(0.01, seconds_left(request, math.inf))))
             done, last = done + 1, time.monotonic()
         except Late:
-            workers |= set(active_children()) - others
+            workers |= forked.workers
             lost = sum(worker.exitcode not in (None, 0) for worker in workers)
             is_stuck = time.monotonic() - last > CHUNK * FILE_SECONDS * PROCESSES
             if seconds_left(request, math.inf) <= 0 or (lost and (done + lost >= len(chunks) or is_stuck)):
@@ -286,15 +275,6 @@ def _judge_all(numbers: range) -> list[JudgedScript]:
     if numbers.start % COLLECT_AFTER == 0:
         gc.collect()
     return found
-
-
-def _alone(parent: int) -> None:
-    """Set up a process of the pool: the parent handles Ctrl-C and ends it, and garbage is collected explicitly."""
-    die_with(parent)
-    gc.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _judge(number: int) -> JudgedScript:

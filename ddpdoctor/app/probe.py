@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.light_dataclass import dataclass
-from ddpdoctor.system.process import no_input
+from ddpdoctor.system.process import ended_within, start
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.wording import counted
 
@@ -38,6 +38,8 @@ LEAST_BOUND = 64
 MOST_DIGITS = 9
 
 LOOK_SECONDS = 0.02
+LEAVING_SECONDS = 3.0
+"""For a rank after Ctrl-C."""
 REPORTER = b"ddpdoctor.cli.probe_report"
 LOCAL = "127.0.0.1"
 BACKENDS = ("auto", "nccl", "gloo")
@@ -170,11 +172,9 @@ def _words(request: Request) -> list[str]:
 
 def _start(words: Sequence[str], node: NodeRanks, columns: int) -> list[subprocess.Popen[bytes]]:
     line = [*command("ddpdoctor.probe"), *words]
-    with no_input() as nothing:
-        return [
-            subprocess.Popen(line, env=environ | {"COLUMNS": str(columns)}, stdin=nothing)
-            for environ in node.environs(os.environ)
-        ]
+    return [
+        start(line, environ | {"COLUMNS": str(columns)}, is_foreground=True) for environ in node.environs(os.environ)
+    ]
 
 
 def _wait(
@@ -205,7 +205,8 @@ def _wait(
     except KeyboardInterrupt:
         for rank in ranks:
             rank.send_signal(signal.SIGINT)
-        _reap(ranks)
+        for rank in ranks:
+            ended_within(rank, LEAVING_SECONDS)  # one that stays is killed next
         raise
     finally:
         listener.end()
@@ -242,11 +243,3 @@ def _command_line(pid: str) -> bytes:
 def _has_ended(rank: subprocess.Popen[bytes]) -> bool:
     """Does not reap it: the other ranks examine it in /proc as long as one of them runs."""
     return os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _reap(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    for rank in ranks:
-        try:
-            rank.wait(3.0)
-        except subprocess.TimeoutExpired:
-            continue  # it is killed next

@@ -95,11 +95,18 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
         report = replace(report, failures=(*report.failures, *_failures(run, rehearsal)))
     report = replace(
         report,
-        inputs=(ExaminedInput(world.script or world.module, "script", ranks=tuple(r.rank for r in rehearsal.ranks)),),
+        inputs=(_input(rehearsal, world),),
         sections=_sections(rehearsal, report),
         subject=_subject(rehearsal, world),
     )
     return with_excerpts(report, None), facts
+
+
+def _input(rehearsal: Rehearsal, world: RehearsedWorld) -> ExaminedInput:
+    """The script, with what of it was not compared."""
+    name = world.script or world.module
+    left_out = tuple(f"{name}: {each}" for each in rehearsal.not_compared)
+    return ExaminedInput(name, "script", ranks=tuple(r.rank for r in rehearsal.ranks), left_out=left_out)
 
 
 def _resolved(request: Request, options: RehearsalOptions) -> tuple[Facts, str, RehearsedWorld]:
@@ -235,6 +242,8 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
     if waiting and not is_explained:
         where = waiting[0].call.place if waiting[0].call is not None else waiting[0].place
         return (f"rank {waiting[0].rank} waits at {where}, and no cause was found",)
+    if rehearsal.empty_reason and not any(r.end in (RankEnd.RAISED, RankEnd.KILLED) for r in rehearsal.ranks):
+        return (rehearsal.empty_reason,)
     if run.left:
         return (f"processes are still running: {', '.join(map(str, run.left))}",)
     return ()
@@ -278,6 +287,8 @@ def _sections(rehearsal: Rehearsal, report: Report) -> tuple[CheckedSection, ...
     ran = f"{len(ends)} ranks, {max((r.steps for r in rehearsal.ranks), default=0)} steps, {calls} calls, {how}"
     code = next((f.code for f in report.findings if f.worst is not Severity.NOTE), "")
     sections = [CheckedSection("script", "script", state, ran, code)]
+    if rehearsal.compared:
+        sections.append(CheckedSection("compared", "compared", SectionState.NOTE, ", ".join(rehearsal.compared)))
     sections.append(CheckedSection("replaced", "replaced", SectionState.NOTE, "; ".join(_replaced(rehearsal))))
     if rehearsal.not_reached:
         text = f"{', '.join(rehearsal.not_reached)} (shorter epochs: --epoch-steps 2)"

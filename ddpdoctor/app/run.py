@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.lifetime import TemporaryFolder, die_with, prepare_to_die_with
-from ddpdoctor.system.process import no_input
+from ddpdoctor.system.process import ended_within, start
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.system.timeouts import call_with_timeout
 from ddpdoctor.system.whole_file import write_whole
@@ -197,18 +197,18 @@ def _run_check(argv: list[str], limit: float) -> int:
         die_with(parent, signal.SIGTERM)
         unblock()
 
-    with no_input() as nothing:
-        child = subprocess.Popen(argv, stdin=nothing, stdout=sys.stderr, preexec_fn=in_child)
+    child = start(argv, stdout=sys.stderr.fileno(), in_child=in_child, is_foreground=True)
     try:
         unblock()
         _get_ready()
-        return child.wait(limit)
-    except subprocess.TimeoutExpired:  # it should have ended by its own --timeout
-        _end(child)
-        return 3
+        code = ended_within(child, limit)
     except BaseException:
         _end(child)
         raise
+    if code is None:  # it should have ended by its own --timeout
+        _end(child)
+        return 3
+    return code
 
 
 def _get_ready() -> None:
@@ -224,9 +224,7 @@ def _get_ready() -> None:
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End a check and everything that it started (it does so itself on SIGTERM)."""
     child.terminate()
-    try:
-        child.wait(ENDING_SECONDS)
-    except subprocess.TimeoutExpired:
+    if ended_within(child, ENDING_SECONDS) is None:
         child.kill()
 
 

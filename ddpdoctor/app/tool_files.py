@@ -167,7 +167,7 @@ def _applies(rule: Rule, *, has_variables: bool) -> bool:
     area = area_of(rule.code)
     if area == "probe":
         return rule.code in OF_MEASUREMENTS
-    return has_variables or area != "environ"
+    return has_variables or area not in ("environ", "launch")
 
 
 def _placed(finding: Finding, machine: ToolFacts, lines: dict[str, list[str]]) -> Finding:

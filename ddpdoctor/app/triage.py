@@ -31,6 +31,7 @@ from ddpdoctor.logs.merged import merged
 from ddpdoctor.privacy.reports import without_secrets
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
+from ddpdoctor.rules.log.culprits import with_culprits
 from ddpdoctor.rules.views import hang_rules, log_rules
 from ddpdoctor.system.budget import OverBudgetError, within_budget
 
@@ -171,7 +172,7 @@ class _Triage:
             log=log,
             hang=hang_of_job(self._artifacts, log, [each.hang for each in saved if each.hang is not None]),
         )
-        report = with_code_of_tracebacks(self._report(facts), log)
+        report = with_culprits(with_code_of_tracebacks(self._report(facts), log), log)
         return replace(report, findings=tuple(replace(f, job=part.name) for f in report.findings)), facts
 
     def _report(self, facts: Facts) -> Report:

@@ -13,6 +13,7 @@ from ddpdoctor.facts.log import JobOutcome, Log
 from ddpdoctor.findings import CausalStage, Evidence, Finding, Role, Severity, Speaker
 from ddpdoctor.logs.distances import FAR_LINES
 from ddpdoctor.logs.history import history_of
+from ddpdoctor.logs.line_meaning import is_work_of_job
 
 __all__ = ["arrange_log"]
 
@@ -73,12 +74,23 @@ UNKNOWN_WHY = "Unknown whether that process ended or the network between them fa
 def _softened(finding: Finding, graph: CausalGraph, log: Log) -> Finding:
     """A kernel message about a program that failed on a GPU is not noise, even if no program reports the failure.
 
-    Nor is a lost store, if the log does not show how the job went.
+    Nor is a lost store, if the log does not show how the job went, nor a lost peer with which the output ends.
     """
     speaker = graph.speaker(finding.code)
-    if speaker is Speaker.STORE_CLIENT and history_of(log).is_excerpt:
+    is_open = speaker is Speaker.STORE_CLIENT and history_of(log).is_excerpt
+    if is_open or (speaker is Speaker.SURVIVOR and _is_end(finding, log)):
         return replace(finding.leaving_open(UNKNOWN_END), severity=Severity.WARNING, role=Role.CAUSE)
     return replace(finding, severity=Severity.NOTE, role=Role.CAUSE if speaker is Speaker.KERNEL else Role.NOISE)
+
+
+def _is_end(finding: Finding, log: Log) -> bool:
+    """Whether a log without a training step and without an end ends with the line that the finding quotes."""
+    is_over = history_of(log).outcome in (JobOutcome.COMPLETED, JobOutcome.FAILED, JobOutcome.INTERRUPTED)
+    if is_over or not finding.evidence or any(is_work_of_job(line.text) for line in log.tails):
+        return False
+    place = _place_of(finding.evidence[0])
+    last = {log.sources[line.source].name: line.number for line in log.tails if line.text.strip()}
+    return last.get(place[0]) == place[1]
 
 
 _DECIDED = re.compile(r"DUE TO [A-Z]|[Pp]reempt|TERM_RUNLIMIT|Evicted")

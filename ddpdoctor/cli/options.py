@@ -99,7 +99,7 @@ SHARED_OPTIONS: dict[str, Any] = {
         typer.Option(
             "--facts",
             metavar="FILE",
-            help="Judge facts saved by `ddpdoctor collect`, or files of nvidia-smi and others (check), not this machine.",
+            help="Judge facts saved by `ddpdoctor collect`, or files of nvidia-smi and others, not this machine.",
         ),
     ],
     "timeout": None,

@@ -25,12 +25,14 @@ def _part(command: str) -> Callable[[Request], int]:
         from ddpdoctor.app.parts import examine_part
         from ddpdoctor.cli.output import emit, has_colour, width
 
-        report, facts = examine_part(command, request)
-        table = ""
+        report, machines = examine_part(command, request)
+        tables = []
         if request.format is Format.table or request.output is not None:
             draw = importlib.import_module(f"ddpdoctor.cli.screens.{command}").draw
-            table = draw(facts, width=width(), colour=has_colour(request))
-        return emit(report, request, table)
+            for facts in machines:
+                heading = f"{facts.hostname or 'host unknown'}:\n" if len(machines) > 1 else ""
+                tables.append(heading + draw(facts, width=width(), colour=has_colour(request)))
+        return emit(report, request, "".join(tables))
 
     show.__doc__ = HELP[command]
     show.__name__ = command

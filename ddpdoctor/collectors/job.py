@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
+from ddpdoctor.system.process import start
 
 __all__ = ["Copy", "JobRun"]
 
@@ -133,13 +134,15 @@ class JobRun:
         prepare_to_die_with()
         ours, theirs = self._streams()
         try:
-            self._child = subprocess.Popen(
+            self._child = start(
                 self.argv,
-                env=dict(self.environ),
+                self.environ,
+                stdin=None,
                 stdout=theirs[0],
                 stderr=theirs[1],
-                close_fds=False,  # inherits the parent's descriptors, such as MPI's PMI_FD, but none of ddpdoctor's own
-                preexec_fn=self._as_leader,
+                fds=None,  # the parent's descriptors, such as MPI's PMI_FD, but none of ddpdoctor's own
+                in_child=self._as_leader,
+                is_foreground=True,
             )
         except OSError:
             for fd in set(ours):

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from ddpdoctor.examined import ExaminedInput
-from ddpdoctor.facts.launch.record import LaunchLine
+from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
@@ -169,7 +169,7 @@ def _read(
         from ddpdoctor.launch.evaluator.task_files import yaml_task
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
-        task = yaml_task(text, path, version)
+        task = yaml_task(text, path, version, files)
         if task is not None and (task.lines or task.jobs):
             return _of_task(path, task, found, count)
         lines, failures = lines_of_manifest(path, text, version)
@@ -177,7 +177,7 @@ def _read(
         found.failures += failures
         jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
         found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
-        if lines or submission.ray_groups:
+        if lines or submission.demands or any(group.told is not None for group in submission.ray_groups):
             return ExaminedInput(path, "manifest", lines=count, left_out=left_out)
         why = "not YAML" if failures else why_no_launch(path, text)
         return ExaminedInput(path, "manifest", is_understood=False, lines=count, reason=why)
@@ -228,28 +228,47 @@ def _imagine(
     from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
-    texts = _TextsOnly(files)
+    texts = _FilesOfJob(files, folder)
     run_of_file = run_job_file(text, path, environ, version, folder, texts)
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
     shell = shell_text_of(text, version, run_of_file)
-    found.submissions[path] = submission_of(path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell)
+    found.submissions[path] = submission_of(
+        path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell, script=texts.started_script
+    )
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
 
 
 @dataclass(frozen=True)
-class _TextsOnly:
-    """Files that a job file reads itself; the location of its training script on the cluster is unknown."""
+class _FilesOfJob:
+    """Files that a job file reads itself; where its training script is on the cluster is unknown.
+
+    A file of another machine, `/nfs/team/cluster.env` in a folder that is not here, is taken to be the one of that name next to
+    the job file in `folder`, if there is one.
+    """
 
     files: FileLookup
+    folder: str
 
-    def script(self, path: str) -> None:
+    def script(self, path: str) -> StartedScript | None:
         return None
 
+    def started_script(self, path: str) -> StartedScript | None:
+        """The training script that a process starts; None where there is none here."""
+        found = self.files.script(self._here(path))
+        return found if found is not None and found.exists else None
+
     def text(self, path: str) -> str | None:
-        return self.files.text(path)
+        return self.files.text(self._here(path))
 
     def is_folder(self, path: str) -> bool:
         return self.files.is_folder(path)
+
+    def _here(self, path: str) -> str:
+        above = os.path.dirname(path)
+        if not os.path.isabs(path) or path.startswith(("/dev/", "/proc/", "/etc/")) or self.files.is_folder(above):
+            return path
+        beside = os.path.join(self.folder, os.path.basename(path))
+        return beside if self.files.text(beside) is not None else path
 
 
 def _is_shell(path: str, text: str) -> bool:

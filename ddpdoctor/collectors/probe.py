@@ -19,7 +19,7 @@ from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.probe.node_notices import NodeNotices
 from ddpdoctor.probe.worker_start import TEMPLATE, begin, run_probe
 from ddpdoctor.system.machine import Deadline
-from ddpdoctor.system.process import kill
+from ddpdoctor.system.process import LateError, kill, output_within
 from ddpdoctor.system.timeouts import in_threads
 
 __all__ = [
@@ -132,8 +132,8 @@ class RunningProbe:
             Missing: it timed out, or ended without a result.
         """
         try:
-            out, err = self.process.communicate(timeout=deadline.left + ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
+            out, err = output_within(self.process, deadline.left + ENDING_SECONDS)
+        except LateError:
             raise Missing("the probe timed out") from None
         finally:
             self.stop()

@@ -1,17 +1,21 @@
-"""Stacks as files: what `py-spy dump` prints, also with --json, and what Python's faulthandler writes."""
+"""Stacks as files: what `py-spy dump` prints, also with --json, what Python's faulthandler writes, and both from torch's
+debug server (torch/distributed/debug/_debug_handlers.py), as text or as a saved page.
+"""
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ddpdoctor.dumps.file_names import rank_in_name
-from ddpdoctor.facts.hang import RankProcess, Stack, StackFrame, Thread
+from ddpdoctor.facts.hang import DebugAnswer, RankProcess, Stack, StackFrame, Thread
 
-__all__ = ["as_processes", "stacks_in"]
+__all__ = ["as_processes", "debug_answers_in", "stacks_in"]
 
 MOST_STACKS = 4096
 _PROCESS = re.compile(r"^Process (\d+): ?(.*)$")
@@ -21,6 +25,15 @@ _FAULT_THREAD = re.compile(
     r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r"^\s+File \"(?P<file>[^\"]+)\", line (?P<line>\d+) in (?P<function>.*\S)\s*$")
+_SERVED = re.compile(
+    r"^\s*(?:=== |<h[2-4]>)Rank (?P<rank>\d{1,6}): https?://(?P<host>[^/\s:<]{1,255})[^\s<]{0,300}(?: ===|</h[2-4]>)\s*$"
+)
+"""The heading over what one rank answered to the debug server."""
+_PARTIAL = re.compile(r"^(?:<pre>)?PARTIAL DATA: \d{1,6}/\d{1,6} workers responded$")
+_FAILED = re.compile(r"^  Rank (\d{1,6}): (.*?)(?:</pre>)?$")
+_NO_ANSWER = re.compile(r"[Tt]ime(?:d )?out|[Cc]onnect|: (?:408|503|504)\b")
+"""A rank that is reached and lacks what was asked for answers 404 or 500."""
+_UNHEALTHY = re.compile(r'"healthy": ?false')
 _PREFIX = re.compile(r"^\[?rank ?(\d+)\]?:? ?", re.IGNORECASE)
 
 
@@ -36,11 +49,50 @@ def stacks_in(source: str, text: str) -> tuple[Stack, ...]:
         except RecursionError:
             raise ValueError("JSON that is nested too deeply") from None
     reading = _StackText(source)
-    for line in text.splitlines():
+    for line in _lines(text):
         reading.take(line)
         if len(reading.found) > MOST_STACKS:
             break
     return tuple(reading.finish())
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text, or of what a page of the debug server shows."""
+    lines = text.splitlines()
+    if re.match(r"\s*<!doctype html>", text[:200], re.IGNORECASE) is None:
+        return lines
+    return [
+        html.unescape(line.strip(" ") if "<" in line else line).removeprefix("<pre>").removesuffix("</pre>")
+        for line in lines
+    ]
+
+
+def debug_answers_in(source: str, text: str) -> tuple[DebugAnswer, ...]:
+    """The ranks that did not answer torch's debug server, or said that they are unhealthy; one answer per rank."""
+    found: dict[int, DebugAnswer] = {}
+    hosts: dict[int, str] = {}
+    lines = _lines(text)
+    lacking: set[int] = set()
+    rank: int | None = None
+    is_summary = False
+    for number, line in enumerate(lines, 1):
+        served = _SERVED.match(line)
+        failed = _FAILED.match(line) if is_summary else None
+        is_summary = _PARTIAL.match(line) is not None or failed is not None
+        if served is not None:
+            rank = int(served["rank"])
+            hosts.setdefault(rank, served["host"].partition(".")[0])
+        elif failed is not None and "404" in failed[2]:
+            lacking.add(int(failed[1]))
+        elif failed is not None and _NO_ANSWER.search(failed[2]):
+            found.setdefault(
+                int(failed[1]), DebugAnswer(source, int(failed[1]), "no answer", failed[2][:300], line=number)
+            )
+        elif rank is not None and rank not in lacking and re.match(r"Error: (?:408|503|504)$", line.strip()):
+            found.setdefault(rank, DebugAnswer(source, rank, "no answer", line.strip()[:300], line=number))
+        elif rank is not None and _UNHEALTHY.search(line):
+            found.setdefault(rank, DebugAnswer(source, rank, "unhealthy", line.strip()[:300], line=number))
+    return tuple(replace(each, host=hosts.get(each.rank, "")) for each in list(found.values())[:MOST_STACKS])
 
 
 def _of_json(source: str, content: Any) -> Iterator[Stack]:
@@ -78,6 +130,7 @@ class _StackText:
     def __init__(self, source: str) -> None:
         self.source = source
         self.rank = rank_in_name(source)
+        self.host = ""
         self.found: list[Stack] = []
         self.head: tuple[int | None, str, str] | None = None
         self.threads: list[tuple[str, list[StackFrame]]] = []
@@ -87,6 +140,11 @@ class _StackText:
         said = _PREFIX.match(line)
         if said:
             line = line[said.end() :]
+        served = _SERVED.match(line)
+        if served:
+            self._close()
+            self.rank, self.host = int(served["rank"]), served["host"].partition(".")[0]
+            return
         process, spy, fault = _PROCESS.match(line), _SPY_THREAD.match(line), _FAULT_THREAD.match(line)
         if process:
             self._close()
@@ -117,7 +175,7 @@ class _StackText:
             # faulthandler names no thread; it writes the oldest one, which runs the script, last.
             main = names.index("MainThread") if "MainThread" in names else 0 if tool == "py-spy" else len(names) - 1
             threads = tuple(Thread(n, tuple(frames), i == main) for i, (n, frames) in enumerate(self.threads))
-            self.found.append(Stack(self.source, tool, pid, self.rank, command, threads))
+            self.found.append(Stack(self.source, tool, pid, self.rank, command, threads, self.host))
         self.head, self.threads = None, []
 
 
@@ -129,7 +187,13 @@ def as_processes(stacks: Iterable[Stack]) -> tuple[RankProcess, ...]:
         if main is not None and not _is_worker(main.frames):
             found.append(
                 RankProcess(
-                    pid=each.pid or 0, rank=each.rank, job="stacks", command=each.command, state="S", frames=main.frames
+                    pid=each.pid or 0,
+                    host=each.host,
+                    rank=each.rank,
+                    job="stacks",
+                    command=each.command,
+                    state="S",
+                    frames=main.frames,
                 )
             )
     return tuple(found)

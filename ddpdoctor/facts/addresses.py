@@ -17,7 +17,7 @@ _LOOPBACK = pattern(
     re.IGNORECASE,
 )
 _MALFORMATIONS = (
-    (pattern(r"^\d{2,10}$"), "is a number, not a host"),
+    (pattern(r"^\d{1,10}$"), "is a number, not a host"),
     (pattern(r"://"), "is a URL"),
     (pattern(r"\$[({\w]|`"), "contains a shell expression that was not expanded"),
     (pattern(r"\A\[.*\]\Z"), "has the brackets of an IPv6 URL"),

@@ -14,6 +14,7 @@ __all__ = [
     "Call",
     "CallState",
     "ChildProcess",
+    "DebugAnswer",
     "Dump",
     "Hang",
     "NamedProcess",
@@ -208,11 +209,27 @@ class Stack:
     rank: int | None = None
     command: str = ""
     threads: tuple[Thread, ...] = ()
+    host: str = ""
 
     @property
     def main(self) -> Thread | None:
         """The thread that runs the script."""
         return next((t for t in self.threads if t.is_main), self.threads[0] if self.threads else None)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugAnswer:
+    """What torch's debug server (torch.distributed.debug) got from one rank if it is not what it asked for.
+
+    `trouble` is `no answer` or `unhealthy`, `text` the server's words, `line` where they are in `source`.
+    """
+
+    source: str
+    rank: int
+    trouble: str
+    text: str = ""
+    host: str = ""
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +310,7 @@ class Hang(Section):
     stacks: tuple[Stack, ...] = ()
     processes: tuple[RankProcess, ...] = ()
     ras: tuple[Ras, ...] = ()
+    debug_answers: tuple[DebugAnswer, ...] = ()
     seconds: float = 0.0
     not_ranks: tuple[NamedProcess, ...] = ()
     gaps: tuple[Gap, ...] = ()

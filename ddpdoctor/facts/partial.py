@@ -31,6 +31,7 @@ SOFTENERS = frozenset(
     | {("Pair", name) for name in ("write", "write_back", "read_back", "nvlink", "nvlink_back")}
     | {("RdmaDevice", "kind"), ("RdmaPort", "physical_state"), ("RdmaPort", "width"), ("RdmaPort", "link_layer")}
     | {("Device", name) for name in ("between", "later", "virtualization_mode", "absent", "performance_state")}
+    | {("Topo", "printed")}
     | {("Probe", "baseline"), ("Gpu", "xids")}
     | {("Device", name) for name in ("mig_mode", "inforom", "name", "uuid", "bus_id", "gpu_numa_id")}
     | {("Device", name) for name in ("clock_event_reasons", "utilization_percent", "mig_pending")}
@@ -40,7 +41,7 @@ SOFTENERS = frozenset(
 
 @dataclass
 class Reads:
-    """Which fields a rule has read: `known` have a value in a file, `unknown` have none."""
+    """Which fields a rule has read: `known` have a value in a file, `unknown` have none. `gaps` are neither."""
 
     known: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
@@ -100,7 +101,7 @@ def _read(record: Any, name: str) -> Any:
             reads.unknown.add(f"{path}.{name}")
         if unknown[name]:
             raise CannotLook(f"no file shows {path}.{name}", Why.NOT_HERE)
-    elif not callable(value):
+    elif not callable(value) and name != "gaps":
         reads.known.add(f"{path}.{name}")
     return value
 

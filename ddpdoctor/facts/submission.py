@@ -13,10 +13,13 @@ from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "ClusterService",
+    "GpuDemand",
     "Grant",
     "Launcher",
+    "OtherProgram",
     "Part",
     "PodSet",
+    "PyTorchJobSpec",
     "RayGroup",
     "RayStart",
     "RaySubmit",
@@ -118,7 +121,7 @@ class Grant:
 
     `scheduler` is its name, "" without one. `tasks` and `tasks_per_node` are those that the file asks for. `is_array`:
     several jobs of the file run at the same time, on nodes that others share unless `takes_whole_nodes`. `parts` are the
-    components of a heterogeneous job. `places` are where its options stand.
+    components of a heterogeneous job. `batch_host` runs the script, and no rank. `places` are where its options stand.
     """
 
     scheduler: str = ""
@@ -129,6 +132,7 @@ class Grant:
     gpus_per_task: int | None = None
     is_array: bool = False
     takes_whole_nodes: bool = False
+    batch_host: str = ""
     parts: tuple[Part, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
 
@@ -165,12 +169,28 @@ class PodSet:
 
 
 @dataclass(frozen=True, slots=True)
-class RayGroup:
-    """The pods of one group of a Ray cluster: the GPUs that Ray is told of, and those that the container has."""
+class PyTorchJobSpec:
+    """A PyTorchJob: its roles without a container called pytorch (role, name of the first container, its place), and the
+    least workers of its elasticPolicy (None: none) beside the workers that it starts.
+    """
 
-    told: int
+    nameless: tuple[tuple[str, str, Mark], ...] = ()
+    least: int | None = None
+    workers: int | None = None
+    least_at: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RayGroup:
+    """The pods of one group of a Ray cluster: the GPUs that Ray is told of (None: those of the container), and those that the
+    container has. `pods` is how many it has at most, None where that is not known. `cluster` is the name of its object.
+    """
+
+    told: int | None
     gpus: int
     at: Mark
+    pods: int | None = None
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +199,8 @@ class RayStart:
 
     `address` and `port` are what a worker connects to, None where they are not known; for a head, `port` is its own.
     `told` are its `--num-gpus`, `gpus` those of its host. `blocks`: it stays in the foreground, or a shell around it may.
-    `starter` is the program that put it on its host, "" without one. `places` are where its options stand.
+    `starter` is the program that put it on its host, "" without one. `is_alone`: no shell around it runs anything else.
+    `places` are where its options stand.
     """
 
     host: str
@@ -192,7 +213,30 @@ class RayStart:
     blocks: bool = False
     starter: str = ""
     is_certain: bool = True
+    is_background: bool = False
+    is_alone: bool = True
     places: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDemand:
+    """The GPUs that a program of Ray or vLLM asks for by its own options: on `host`, `text` are the options."""
+
+    host: str
+    gpus: int
+    text: str
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class OtherProgram:
+    """A program that is no launcher and no rank: its name, and what puts it on its host. `at` is where the hosts of the
+    starter are listed, or else the starter.
+    """
+
+    name: str
+    at: Mark
+    starter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +277,11 @@ class Submission:
     word_lists: tuple[WordList, ...] = ()
     pod_sets: tuple[PodSet, ...] = ()
     ray_groups: tuple[RayGroup, ...] = ()
+    pytorch_jobs: tuple[PyTorchJobSpec, ...] = ()
     ray_starts: tuple[RayStart, ...] = ()
     ray_submits: tuple[RaySubmit, ...] = ()
+    demands: tuple[GpuDemand, ...] = ()
+    programs: tuple[OtherProgram, ...] = ()
     domains: dict[str, str] = field(default_factory=dict)
     is_submitting: bool = False
     shell: ShellText | None = None

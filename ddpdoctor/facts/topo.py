@@ -172,6 +172,8 @@ class Topo(Section):
     cpu_vendor: str | None = None
     """`GenuineIntel` or `AuthenticAMD` (/proc/cpuinfo); None on other architectures."""
     sample_seconds: float | None = None
+    printed: tuple[tuple[str, ...], ...] = ()
+    """The cells of a matrix that nvidia-smi printed, from a file: GPUs first, then NICs."""
     gaps: tuple[Gap, ...] = ()
 
     def all_gpus(self) -> tuple[GpuNode, ...]:
@@ -192,6 +194,8 @@ class Topo(Section):
         `is_usable`: NVLinks over which peer access is refused do not count, as while the fabric is not up; the path is then PCIe.
         """
         devices: tuple[GpuNode | Nic, ...] = (*self.gpus, *self.nics)
+        if len(self.printed) == len(devices):
+            return self.printed
         return tuple(tuple(self._cell(a, b, is_usable=is_usable) for b in devices) for a in devices)
 
     def nvlinks(self, a: GpuNode, b: GpuNode) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.words import UNKNOWN
 
-__all__ = ["deepspeed_pool", "malformed_row", "selected", "slots_of_hosts"]
+__all__ = ["deepspeed_pool", "is_pool_row", "malformed_row", "selected", "slots_of_hosts"]
 
 _DEEPSPEED_ROW = re.compile(r"(\S+)\s+slots=(\d{1,6})")
 
@@ -31,6 +31,11 @@ def slots_of_hosts(text: str) -> dict[str, int | None]:
 def deepspeed_pool(text: str) -> dict[str, int] | None:
     """Hosts and slots of DeepSpeed's host file; None where it refuses to read it."""
     return None if malformed_row(text) is not None else dict(_pool_rows(text)) or None
+
+
+def is_pool_row(row: str) -> bool:
+    """Whether DeepSpeed can read a row by itself."""
+    return _DEEPSPEED_ROW.match(row) is not None
 
 
 def malformed_row(text: str) -> tuple[int, str] | None:

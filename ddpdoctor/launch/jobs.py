@@ -16,7 +16,7 @@ from ddpdoctor.launch.rendezvous import DEFAULT_PORT, plan_of_machines, plan_wit
 from ddpdoctor.launch.task_counts import nodes
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "local_job"]
+__all__ = ["LocalJob", "agent_of", "job_id", "job_of_launch", "jobs_of_launch", "local_job"]
 
 T = TypeVar("T")
 MOST_RANKS = 64
@@ -57,7 +57,17 @@ class LocalJob:
 
 def job_of_launch(launch: Launch) -> Job:
     """The job of the `--node` lines, or of the only line; empty for other lines, which start several jobs."""
-    lines = launch.nodes or (launch.lines if len(launch.lines) == 1 else ())
+    return _job_of(launch.nodes or (launch.lines if len(launch.lines) == 1 else ()))
+
+
+def jobs_of_launch(launch: Launch) -> Iterator[Job]:
+    """The job of the `--node` lines, or one job for each line. A scheduler may run a line on several nodes."""
+    for lines in (launch.nodes,) if launch.nodes else ((line,) for line in launch.lines):
+        yield _job_of(lines)
+
+
+def _job_of(lines: Sequence[LaunchLine]) -> Job:
+    """The job that these lines start together."""
     agents = tuple(agent for line in lines if (agent := agent_of(line)) is not None)
     per_node, world_size = _counts(lines)
     if not agents:

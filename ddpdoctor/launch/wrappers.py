@@ -98,6 +98,9 @@ def _wrapper_option(
     name, sign, value = word.text.partition("=")
     after = words[i + 1] if i + 1 < len(words) else None
     if word.text in syntax.doubles:
+        if after is not None and "env" in word.text and after.assignment is not None:
+            variables.append(Variable(*after.assignment, after))  # `-genv NAME=value`
+            return i + 2
         if i + 2 < len(words) and "env" in word.text:
             variables.append(Variable(words[i + 1].text, words[i + 2].text, words[i + 2]))
         return i + 3

@@ -15,6 +15,8 @@ __all__ = ["with_context"]
 
 Spoken = TypeVar("Spoken", LogLine, Traceback)
 
+OF_DEAD = "Worker exit type: "
+"""What Ray says of a worker that died, in a line of another process."""
 NOWHERE = "0.0.0.0"
 """What Ray says for an actor whose place it does not know."""
 
@@ -62,10 +64,13 @@ def _killed(log: Log) -> Iterator[tuple[int, int, int, Who]]:
 
 
 def _given(each: Spoken, named: list[tuple[int, int, int, Who]]) -> Spoken:
-    if each.who.pid is not None or each.who.rank is not None:
-        return each
+    is_told = each.who.pid is not None or each.who.rank is not None
     near = [who for source, at, reach, who in named if source == each.source and at <= each.number <= at + reach]
+    if is_told and not (near and isinstance(each, LogLine) and OF_DEAD in each.text):
+        return each
     if not near:
         return each
     who = near[-1]
+    if is_told:  # the one that printed this says who died
+        return replace(each, who=who)
     return replace(each, who=replace(who, host=who.host or each.who.host, task=each.who.task))

@@ -25,6 +25,7 @@ __all__ = [
     "LEAD_LINES",
     "LONG_MESSAGE_LINES",
     "MESSAGE_LINES",
+    "NAMING_LINES",
     "NEXT_END_LINES",
     "OTHERS_LINES",
     "OWN_MESSAGE_LINES",
@@ -150,6 +151,9 @@ XID_LINES = Distance(4, "lines", "the kernel writes of one fault of a GPU")
 XID_FOLLOW_LINES = Distance(
     20, "lines", "after a program's fault on a GPU, where lines have no times, is its channel's"
 )
+
+# Processes
+NAMING_LINES = Distance(3, "lines", "next to a decisive line that names no process may name it")
 
 # Not lines
 SEQUENCE_GAP = Distance(10, "collectives", "apart two ranks of one group may be; more is another group's count")

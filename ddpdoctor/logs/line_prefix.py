@@ -20,6 +20,11 @@ _COUNTED = (
     r"|c10|python|[tdp]p\d)"
 )
 """Words with a number after them that are not hosts."""
+_HOST = (
+    rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd|E[A-Z]\d{{4}}:)"
+    r"(?:[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}|localhost)"
+)
+"""A host's name or address, as pdsh puts it before a line."""
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _PROGRAM = r"(?!kernel|systemd|slurm|kubelet|earlyoom)[\w.-]+\[\d+\]:\ ?"
 """A program and its process id in a system log; lines of daemons are recognised by their name."""
@@ -50,7 +55,7 @@ _PREFIXES = pattern(
     | [A-Z][a-z]{{2}}\ [A-Z][a-z]{{2}}\ [ \d]\d\ \d\d:\d\d:\d\d\ \d{{4}}(?=\[\d[\d,]*\]<std)  # --timestamp-output
     | [\w.-]+/\d+\ (?:\[(?P<torchx>\d+)\]:|(?=\[[A-Za-z_][\w-]*\d\]:))     # torchx: role, replica and local rank
     | \[(?:\d+|[\w.-]*\ ?\d\d:\d\d:\d\d[^]]*)\]\s+(?=\[rank\d+\]:)    # a line's number, a time of another form
-    | [^][\n]{{1,100}}?(?=\[rank\d+\]:\ )                             # a logger of another form
+    | (?!{_HOST}:\ \[rank)[^][\n]{{1,100}}?(?=\[rank\d+\]:\ )                             # a logger of another form
     """,
     re.VERBOSE,
 )
@@ -74,10 +79,7 @@ _QUOTED = pattern(r"(?:> ?|`+)(?=\S)(?!>)")
 _SLURMD = pattern(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?")
 """The daemon of a node of Slurm, which names its node in either place."""
 # pdsh and docker compose logs put a host's name before each line.
-_NODE = pattern(
-    rf"(?!{_COUNTED}(?:\d|[_.][\w.]*\d|(?<![gG][pP][uU])[\w.]*\d)|slurmstepd|E[A-Z]\d{{4}}:)"
-    r"(?P<host>[A-Za-z](?=[\w.-]{0,62}\d)[\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S|\ {2,}\S)"
-)
+_NODE = pattern(rf"(?P<host>{_HOST}): (?=\S|\ {{2,}}\S)")
 _WRAPPED = pattern(
     r'\{(?=.{0,2000}"(?:stream|time|timestamp|@timestamp|ts|asctime)":).{0,2000}?'
     r'"(?:log|message|msg|line|event|textPayload)": ?(?P<said>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")'

@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from typing import NamedTuple
 
 from ddpdoctor.system.lifetime import die_with
-from ddpdoctor.system.process import kill, start
+from ddpdoctor.system.process import LateError, kill, output_within, start
 
 __all__ = ["ShadowedModule", "explain", "files", "import_failure"]
 
@@ -69,8 +69,8 @@ def import_failure(found: list[ShadowedModule], beat: Callable[[], None], folder
         return None  # unknown whether they cause the error
     for _ in range(int(2 * SECONDS / STEP_SECONDS)):
         try:
-            errors = process.communicate(timeout=STEP_SECONDS)[1].decode("utf-8", "replace")
-        except subprocess.TimeoutExpired:
+            errors = output_within(process, STEP_SECONDS)[1].decode("utf-8", "replace")
+        except LateError:
             beat()
             continue
         if not process.returncode:

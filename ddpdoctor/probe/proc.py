@@ -64,6 +64,3 @@ class ForeignProcess:
 
     def kill(self) -> None:
         """Done by its parent."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Done by its parent."""

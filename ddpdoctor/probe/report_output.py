@@ -12,7 +12,7 @@ from typing import Any
 from ddpdoctor.facts.codec import encode
 from ddpdoctor.facts.probe import Probe
 from ddpdoctor.probe.rank_env import RankEnv
-from ddpdoctor.system.process import start
+from ddpdoctor.system.process import LateError, output_within, start
 from ddpdoctor.system.selfexec import command
 
 __all__ = ["write_report"]
@@ -78,8 +78,8 @@ def _report(probe: Probe, rank_env: RankEnv | None, options: Any, started: float
         print(f"{headline(probe)}\nddpdoctor.probe: no report: {error.strerror}", file=sys.stderr)
         return max(code, 3 if options.output else 1)
     try:
-        child.communicate(json.dumps(order).encode(), timeout=REPORT_SECONDS)
-    except subprocess.TimeoutExpired:
+        output_within(child, REPORT_SECONDS, json.dumps(order).encode())
+    except LateError:
         child.kill()
         print(headline(probe), flush=True)
         return max(code, 3)

@@ -20,6 +20,7 @@ from ddpdoctor.probe.rank_env import RankEnv
 from ddpdoctor.probe.transport_capabilities import TransportCapabilities
 from ddpdoctor.probe.worker_exit import exit_observation, reported_failure, wait_for_end
 from ddpdoctor.probe.worker_output import WorkerOutput
+from ddpdoctor.system.process import ended_within
 
 __all__ = ["PHASE_SECONDS", "WorkerHandle"]
 
@@ -280,10 +281,8 @@ class WorkerHandle:
         if self.process is not None:
             self._kill_group()
             self.process.kill()
-            try:
-                self.process.wait(1.0)
-            except subprocess.TimeoutExpired:
-                pass  # stuck in the kernel; it dies when the kernel call returns
+            if isinstance(self.process, subprocess.Popen):
+                ended_within(self.process, 1.0)  # else it is stuck in the kernel, and dies when the kernel call returns
         for fd in (self.messages, self.output, self.control):
             if fd >= 0:
                 os.close(fd)

@@ -71,6 +71,8 @@ class RehearsalFolder:
         self.lifeline = self.folder / "lifeline"
         self.overlay = self.folder / "overlay"
         self.overlay.mkdir()
+        self.last_step = self.folder / "last_step"
+        self.last_step.write_bytes(b"")
         package = self.modules / "ddpdoctor" / "rehearsal"
         shutil.copytree(HOOK, package / "hook", ignore=shutil.ignore_patterns("__pycache__"))
         for each in (package.parent, package):

@@ -185,6 +185,7 @@ class _Rehearsal:
                 "gpus": plan.gpus,
                 "steps": plan.steps,
                 "strict": plan.is_strict,
+                "last_step": str(stage.last_step),
                 "epoch_steps": plan.epoch_steps,
                 "cuts_network": plan.cuts_network,
                 "scratch": plan.has_scratch,

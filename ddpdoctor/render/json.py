@@ -8,7 +8,18 @@ from typing import Any
 
 from ddpdoctor import __version__
 from ddpdoctor.examined import ExaminedInput, ExaminedJob, RunDifference
-from ddpdoctor.findings import Certainty, Evidence, Finding, NodeCommand, Report, Role, Severity, Where
+from ddpdoctor.findings import (
+    Certainty,
+    Culprit,
+    Evidence,
+    Finding,
+    NodeCommand,
+    Relation,
+    Report,
+    Role,
+    Severity,
+    Where,
+)
 from ddpdoctor.render.plain import json_printable
 
 __all__ = ["as_dict", "findings_in", "write"]
@@ -102,6 +113,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "fix_command": finding.fix_command,
         "where": {name: getattr(finding.where, name) for name in Where.__dataclass_fields__},
         "ranks": list(finding.ranks),
+        **({"who": _who(finding.culprit)} if finding.culprit is not None else {}),
         "evidence": [{"path": e.path, "seen": e.seen, "expected": e.expected} for e in finding.evidence],
         "caused_by": finding.caused_by,
         "help": finding.help,
@@ -112,6 +124,11 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "job": finding.job,
         "group": finding.group,
     }
+
+
+def _who(culprit: Culprit) -> dict[str, Any]:
+    found = {name: getattr(culprit, name) for name in Culprit.__dataclass_fields__}
+    return {**found, "relation": culprit.relation.value}
 
 
 def findings_in(text: str) -> tuple[Finding, ...]:
@@ -147,5 +164,14 @@ def _saved_finding(each: dict[str, Any], host: str | None) -> Finding:
         quote=str(each.get("quote") or ""),
         job=each.get("job"),
         group=each.get("group"),
+        culprit=_saved_culprit(each.get("who")),
         fix_commands=tuple(NodeCommand(str(c["on"]), str(c["command"])) for c in each.get("fix_commands", ())),
     )
+
+
+def _saved_culprit(who: dict[str, Any] | None) -> Culprit | None:
+    if not who:
+        return None
+    names = ("rank", "local_rank", "node_rank", "host", "pid", "gpu")
+    known: Any = {name: who.get(name) for name in names}
+    return Culprit(Relation(who["relation"]), str(who["text"]), **known)

@@ -69,7 +69,7 @@ def _longest_run(text: str) -> int:
 def _finding(finding: Finding) -> list[str]:
     blocks = [
         f"### {finding.worst.value} {prose(finding.code)} {prose(finding.name)}",
-        prose(finding.text),
+        prose(f"{finding.text} ({finding.unsaid_process})" if finding.unsaid_process else finding.text),
         "\n".join(f"- **{label}**: {text}" for label, text in _remarks(finding) if text),
     ]
     if finding.fix_command:

@@ -186,6 +186,7 @@ class _Screen:
             head.append(f"[{printable(finding.code)}]", style="not bold dim")
             head.append(f" {printable(finding.text)}", style="bold default")
             spot = _place_of_quote(finding) if finding.quote and finding.quote in finding.text else spot
+            spot = ", ".join(words for words in (finding.unsaid_process, spot) if words)
             return head.append(f" ({printable(spot)})" if spot else "", style="not bold dim")
         head = Text(f"{printable(spot)} " if spot else "")
         head.append(severity.value, style=COLOURS[severity.value])

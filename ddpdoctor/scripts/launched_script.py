@@ -25,7 +25,10 @@ STARTERS = frozenset(
 )
 """Packages that start ranks, parse options or join the process group for the script."""
 RANK_OPTIONS = ("--local_rank", "--local-rank")
-RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+RANK_VARIABLES = (
+    *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK", "MPI_LOCALRANKID"),
+    *("PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID"),
+)
 RANK_NAMES = ("local_rank", "localrank", "slurm_localid", "local_id")
 LONGEST = 40
 """Characters of a string that may be a backend or a device; longer ones are prose."""
@@ -49,6 +52,7 @@ def described(script: StartedScript, text: str) -> StartedScript:
     attributes = _nodes(tree_index, ast.Attribute)
     names = {node.attr for node in attributes}
     join = next(_joins(tree), None)
+    locals_of = _local_rank_names(tree_index)
     loaders = [keyword for call in calls.named("DataLoader") for keyword in call.keywords]
     is_on_its_own = starts or frameworks or "RANK" in sets or "mpi" in strings
     return replace(
@@ -69,10 +73,11 @@ def described(script: StartedScript, text: str) -> StartedScript:
         backend=None if join is None else _text(_argument(join, 0, "backend")),
         workers=max((_count(k.value) for k in loaders if k.arg == "num_workers"), default=0),
         takes_gpu_of_local_rank=any(
-            _is_local_rank(a) for c in calls.named("set_device", "device") for a in c.args[-1:]
+            _is_local_rank(a) or _last(a) in locals_of for c in calls.named("set_device", "device") for a in c.args[-1:]
         ),
         nccl=bool({"nccl", "cuda"} & strings) or "cuda" in names,
         takes_master=any(map(_needs_master, _joins(tree))),
+        requires=tuple(sorted(set(_required(tree)) - sets)),
     )
 
 
@@ -160,9 +165,28 @@ def _is_local_rank(node: ast.expr) -> bool:
     return _last(node).lower() in RANK_NAMES
 
 
+def _local_rank_names(tree_index: Index) -> frozenset[str]:
+    """The names to which nothing but a local rank is assigned."""
+    names: dict[str, bool] = {}
+    for node in _nodes(tree_index, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                names[target.id] = names.get(target.id, True) and _is_local_rank(node.value)
+    return frozenset(name for name, is_local in names.items() if is_local)
+
+
+def _required(tree: ast.Module) -> Iterator[str]:
+    """The variables without which every start of the script fails: `os.environ["NAME"]` in what always runs."""
+    for node in _certain_nodes(tree):
+        name = _text(node.slice) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) else None
+        if name is not None and isinstance(node, ast.Subscript) and _last(node.value) == "environ":
+            yield name
+
+
 def _joins(tree: ast.Module) -> Iterator[ast.Call]:
     """The calls of init_process_group that are reached in every start of the script."""
-    return (call for call in _certain_calls(tree) if _last(call.func) == "init_process_group")
+    calls = (node for node in _certain_nodes(tree) if isinstance(node, ast.Call))
+    return (call for call in calls if _last(call.func) == "init_process_group")
 
 
 def _needs_master(call: ast.Call) -> bool:
@@ -187,15 +211,17 @@ def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     return given or (call.args[position] if len(call.args) > position else None)
 
 
-def _certain_calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """The calls that are always executed: top-level statements, the main guard, and the functions called from there."""
+def _certain_nodes(tree: ast.Module) -> Iterator[ast.Call | ast.Subscript]:
+    """The calls and subscripts that are always executed: those of top-level statements, of the main guard, and of the
+    functions called from there.
+    """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     return _unconditional(tree.body, functions, frozenset())
 
 
 def _unconditional(
     body: list[ast.stmt], functions: dict[str, ast.FunctionDef], visited: frozenset[str]
-) -> Iterator[ast.Call]:
+) -> Iterator[ast.Call | ast.Subscript]:
     for statement in body:
         if (isinstance(statement, ast.If) and _is_main_guard(statement.test)) or isinstance(statement, ast.With):
             yield from _unconditional(statement.body, functions, visited)
@@ -204,7 +230,9 @@ def _unconditional(
                 yield from _unconditional(statement.body, functions, visited)
         elif isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
             for node in ast.walk(statement):
-                if isinstance(node, ast.Call):
+                if isinstance(node, ast.Subscript):
+                    yield node
+                elif isinstance(node, ast.Call):
                     yield node
                     name = node.func.id if isinstance(node.func, ast.Name) else ""
                     if name in functions and name not in visited:

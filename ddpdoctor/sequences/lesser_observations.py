@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
 from ddpdoctor.sequences.branches import Sources
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, Track
 
-__all__ = ["LESSER_LOOKS", "collectives_before", "divided_losses"]
+__all__ = ["LESSER_LOOKS", "collectives_before", "divided_losses", "set_orders"]
 
 Kind = ObservationKind
 WORLD_WORDS = re.compile(r"world|num_gpus|n_gpus|num_processes|num_replicas", re.IGNORECASE)
@@ -109,6 +111,12 @@ def _reads_shards(ranks: Sequence[Track]) -> bool:
 
 def _schedules(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     """A schedule that is as many times longer than the training as there are ranks."""
+    planned = next(_planned(ranks[0], len(ranks)), None) if len(ranks) > 1 else None
+    if planned is not None:
+        record, made = planned
+        values = {"total": record.get("total"), "made": made, "ranks": len(ranks)}
+        yield _observed(Kind.LONG_SCHEDULE, ranks, record.get("at"), **values)
+        return
     if len(ranks) < 2 or any(t.end is not RankEnd.FINISHED or t.of_kind("cut") for t in ranks):
         return
     for record in ranks[0].of_kind("left"):
@@ -121,6 +129,28 @@ def _schedules(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             if made > 1 and abs(total / made - len(ranks)) <= NEAR * len(ranks) / 2:
                 yield _observed(Kind.LONG_SCHEDULE, ranks, at, total=total, made=made, ranks=len(ranks))
                 return
+
+
+def _planned(track: Track, world: int) -> Iterator[tuple[Record, int]]:
+    """Schedules that count the batches of all ranks, with the steps that one rank makes: from the loader and the epochs."""
+    trained = {r.get("loader") for r in track.of_kind("epoch") if r.get("is_training")}
+    loaders = [r for r in track.of_kind("loader") if r.get("loader") in trained and r.get("replicas") == world]
+    counts = [r["batches"] for r in loaders if isinstance(r.get("batches"), int) and r["batches"] > 1]
+    for record in track.of_kind("schedule") if len(set(counts)) == 1 else ():
+        total, per_epoch, epochs = record.get("total"), record.get("per_epoch"), record.get("epochs")
+        if not isinstance(total, int) or not isinstance(epochs, list):
+            continue
+        if isinstance(per_epoch, int):
+            if _is_times(per_epoch, counts[0], world):
+                yield record, counts[0] * max(1, round(total / per_epoch))
+            continue
+        plans = [epoch * counts[0] for epoch in epochs if isinstance(epoch, int)]
+        if not any(_is_times(total, plan, 1) for plan in plans):
+            yield from ((record, plan) for plan in plans if _is_times(total, plan, world))
+
+
+def _is_times(total: int, made: int, factor: int) -> bool:
+    return made > 0 and abs(total / made - factor) <= NEAR * factor / 2
 
 
 def _spawned(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -246,6 +276,21 @@ def _removals(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
                             reader=reader.rank,
                         )
                         return
+
+
+def set_orders(ranks: Sequence[Track], sources: Sources) -> Iterator[RehearsalObservation]:
+    """Loops over sets of texts in which there is a collective: each process has another order."""
+    for record in ranks[0].of_kind("sets") if len(ranks) > 1 else ():
+        names = {str(name) for name in record.get("names") or ()}
+        for place in places_of(record.get("at")):
+            loops = [each.node for each in sources.around(place) if each.part == "body"]
+            for node in (each for each in loops if isinstance(each, (ast.For, ast.AsyncFor))):
+                name = ast.unparse(node.iter)
+                if name in names:
+                    at = CodePlace(place.file, node.lineno, place.function)
+                    found = _observed(Kind.SET_ORDER, ranks, None, name=name)
+                    yield replace(found, places=(at,), other=place)
+                    return
 
 
 LESSER_LOOKS = (

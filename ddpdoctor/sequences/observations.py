@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
+from ddpdoctor.sequences.data_observations import DATA_LOOKS
 from ddpdoctor.sequences.lesser_observations import LESSER_LOOKS, collectives_before
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
+from ddpdoctor.sequences.value_observations import VALUE_LOOKS, shares_gradients
 
 __all__ = ["observations"]
 
@@ -397,7 +399,7 @@ def _is_averaged(ranks: Sequence[Track], shapes: object) -> bool:
         for _, shape, _ in c.tensors()
     ]
     wanted = [str(shape) for shape in shapes] if isinstance(shapes, list) else []
-    return bool(wanted) and all(shape in reduced for shape in wanted)
+    return bool(wanted) and all(shape in reduced for shape in wanted) and shares_gradients(ranks) is not False
 
 
 def _is_alone(ranks: Sequence[Track]) -> bool:
@@ -663,4 +665,6 @@ _LOOKS = (
     _no_destroy,
     _swallowed,
     *LESSER_LOOKS,
+    *VALUE_LOOKS,
+    *DATA_LOOKS,
 )

@@ -18,8 +18,9 @@ from ddpdoctor.facts.rehearsal import (
 from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.sequences.branches import Sources, explained
 from ddpdoctor.sequences.comparison import Comparison
+from ddpdoctor.sequences.coverage import compared, not_compared, nothing_to_compare
 from ddpdoctor.sequences.decisions import decisions
-from ddpdoctor.sequences.lesser_observations import divided_losses
+from ddpdoctor.sequences.lesser_observations import divided_losses, set_orders
 from ddpdoctor.sequences.observations import observations
 from ddpdoctor.sequences.reached import ExecutedCode, executed_files, rank_branches, unreached
 from ddpdoctor.sequences.records import places_of
@@ -74,12 +75,16 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
             *_in_loops(seen_too, sources),
             *decisions(ranks, sources),
             *divided_losses(ranks, sources),
+            *set_orders(ranks, sources),
             *rank_branches(sources, executed, ranks),
         ),
         standins=tuple(sorted(standins)),
         not_reached=_not_reached(ranks, texts),
         unreached=unreached(sources, executed),
         files=tuple(sorted(executed.lines)),
+        compared=compared(ranks),
+        not_compared=not_compared(ranks),
+        empty_reason=nothing_to_compare(ranks),
         obstacle=None if cannot is None else str(cannot[1].get("what")),
         obstacle_place=None if cannot is None else next(iter(places_of(cannot[1].get("at"))), None),
         isolation=seen.isolation,

@@ -8,6 +8,8 @@ import signal
 import subprocess
 from collections.abc import Iterator
 
+from ddpdoctor.system.process import LateError, output_within, start
+
 __all__ = ["TemporaryFolder", "die_with", "prepare_to_die_with", "temporary_folder"]
 
 PR_SET_PDEATHSIG = 1
@@ -53,13 +55,12 @@ class TemporaryFolder:
         self._is_kept = False
         self._watcher: subprocess.Popen[bytes] | None = None
         try:
-            self._watcher = subprocess.Popen(
+            self._watcher = start(
                 ["/bin/sh", "-c", REMOVE, "sh", self.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
+                folder="/",
             )
         except OSError:
             return  # without a shell, or with too few processes, only a SIGKILL leaves the folder
@@ -83,8 +84,8 @@ class TemporaryFolder:
         if watcher is None:
             return
         try:
-            watcher.communicate(answer, timeout=ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
+            output_within(watcher, ENDING_SECONDS, answer)
+        except LateError:
             return  # the file system does not answer; the shell ends when it does
 
 

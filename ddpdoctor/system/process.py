@@ -1,7 +1,8 @@
-"""The only way to start a background process: in its own session, killed with all its children on a timeout.
+"""The only way to start a process, and to wait for one with a deadline.
 
-Foreground processes with the user's terminal and signals (the job of `run`, the ranks of `probe`, the check before a job) are
-started by their callers. Imports little: a probe starts its worker before anything else.
+A background process has its own session and is killed with all its children on a timeout; a foreground process has the user's
+terminal and signals. Imports little: a probe starts its worker before anything else. Not started here are forks of a process
+that has loaded something: `system/pools.py`, `probe/fork_template.py` and `rehearsal/hook/start.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Done", "LateError", "end_all", "kill", "no_input", "run", "start"]
+__all__ = ["Done", "LateError", "end_all", "ended_within", "kill", "output_within", "run", "start"]
 
 REAP_SECONDS = 0.5
 """How long to wait for a killed child; one in an uninterruptible driver call is abandoned."""
@@ -61,9 +62,7 @@ def run(
         child = start(argv, environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         _running.add(child)
     try:
-        out, err = child.communicate(stdin, timeout=max(seconds, 0.001))
-    except subprocess.TimeoutExpired as late:
-        raise LateError(os.path.basename(argv[0]), seconds, late.stdout or b"") from None
+        out, err = output_within(child, seconds, stdin)
     finally:
         _running.discard(child)
         if child.returncode is None:
@@ -82,36 +81,64 @@ def start(
     argv: Sequence[str],
     environ: Mapping[str, str] | None = None,
     *,
-    stdin: int = subprocess.DEVNULL,
+    stdin: int | None = subprocess.DEVNULL,
     stdout: int | None = None,
     stderr: int | None = None,
-    fds: Sequence[int] = (),
+    fds: Sequence[int] | None = (),
     folder: str | None = None,
     in_child: Callable[[], None] | None = None,
+    is_foreground: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a command in its own session; the caller has to end it. It inherits the descriptors `fds`.
+    """Start a command, which the caller has to end.
 
-    `environ` None is this process's; `in_child` is called in the child before the command runs.
+    Args:
+        environ: its environment; None for this process's.
+        stdin: None for this process's.
+        fds: the descriptors that it inherits; None for all that are inheritable.
+        in_child: called in the child before the command runs.
+        is_foreground: it stays in this process's session and group, and gets the signals of the user's terminal.
 
     Raises:
         OSError: it could not be started.
     """
-    with no_input() as nothing:
+    with _no_input() if stdin == subprocess.DEVNULL else contextlib.nullcontext(stdin) as given:
         return subprocess.Popen(
             argv,
-            stdin=nothing if stdin == subprocess.DEVNULL else stdin,
+            stdin=given,
             stdout=stdout,
             stderr=stderr,
             env=None if environ is None else dict(environ),
-            pass_fds=fds,
+            pass_fds=fds or (),
+            close_fds=fds is not None,
             cwd=folder,
             preexec_fn=in_child,
-            start_new_session=True,
+            start_new_session=not is_foreground,
         )
 
 
+def ended_within(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit code of a child, as in subprocess; None if it still runs after `seconds`."""
+    try:
+        return child.wait(max(seconds, 0.001))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def output_within(child: subprocess.Popen[bytes], seconds: float, data: bytes | None = None) -> tuple[bytes, bytes]:
+    """The output and the errors of a child that has pipes for them, which gets `data` on a pipe, up to its end.
+
+    Raises:
+        LateError: it still runs after `seconds`; this can be called again, without `data`.
+    """
+    try:
+        return child.communicate(data, timeout=max(seconds, 0.001))
+    except subprocess.TimeoutExpired as late:
+        words = child.args if isinstance(child.args, (list, tuple)) else ("process",)
+        raise LateError(os.path.basename(str(words[0])), seconds, late.stdout or b"") from None
+
+
 @contextlib.contextmanager
-def no_input() -> Iterator[int]:
+def _no_input() -> Iterator[int]:
     """A descriptor without anything to read, for the standard input of a child. A chroot may have no /dev/null.
 
     Raises:
@@ -137,7 +164,4 @@ def kill(child: subprocess.Popen[bytes]) -> None:
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:
             stream.close()
-    try:
-        child.wait(REAP_SECONDS)
-    except subprocess.TimeoutExpired:
-        return  # stuck in the kernel; the caller already reports the timeout
+    ended_within(child, REAP_SECONDS)  # else it is stuck in the kernel; the caller already reports the timeout

@@ -14,13 +14,14 @@ __all__ = ["read_list", "read_topology"]
 _LEVELS = {"PSB": 0, "PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SOC": 50, "SYS": 50}
 _P2P = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "CHIPSET NOT SUPPORTED")
 _COLOR = pattern(r"\x1b\[[0-9;]*m")
-_ROW = pattern(r"\s*(GPU|NIC|mlx\d_)(\d{1,3})\s+(.*)$")
+_ROW = pattern(r"\s*(GPU|NIC|mlx\d_)(\d{1,3})\s+(\S.*)$")
 _NV = pattern(r"NV(\d{1,2})$")
 _NIC_NAME = pattern(r"\s+(NIC\d+): (\S+)\s*$")
 _GPU = pattern(r"\s*GPU (\d{1,3}): (.{1,80}?) \(UUID: ([^()]{0,60})\)")
 _LINK = pattern(r"\s+Link (\d{1,2}): (?:([\d.]+) GB/s|(<?inactive>?))", re.I)
 _ERRORS = pattern(r"\s+Link (\d{1,2}): (Replay|Recovery|CRC(?: FLIT)?) Errors: (\d{1,18})", re.I)
 _ALL_DOWN = pattern(r"all links are in-?active", re.I)
+_AFFINITIES = {"CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
 LEAST_SWITCHED = 4
 """The fewest GPUs that a machine with NVSwitches has."""
 _COUNTERS = {"replay": "replay_errors", "recovery": "recovery_errors", "crc": "crc_errors", "crc flit": "crc_errors"}
@@ -30,24 +31,44 @@ def read_topology(lines: Sequence[Line]) -> Record:
     """The record of a matrix: of paths, or of the P2P status that `topo -p2p` prints."""
     record = Record("nvidia-smi topo")
     columns: list[str] = []
+    ends: list[str] = []
     rows: dict[int, tuple[int, dict[int, str]]] = {}
+    printed: dict[str, tuple[str, ...]] = {}
+    affinities: dict[int, dict[str, str]] = {}
+    names: dict[str, tuple[str, int]] = {}
     for number, raw in lines:
         line = _COLOR.sub("", raw)
         if not columns:
             columns = re.findall(r"GPU\d+|NIC\d+|mlx\d_\d+", line)
+            ends = re.findall(r"CPU Affinity|GPU NUMA ID|NUMA Affinity", line)
             continue
         row, named = _ROW.match(line), _NIC_NAME.match(line)
         if named is not None:
-            record.nics.setdefault(named[2], {})["name"] = Said(named[2], number)
-        elif row is not None and row[1] == "GPU":
+            names[named[1]] = (named[2], number)
+        elif row is not None:
             cells = row[3].split()
+            if len(cells) >= len(columns):
+                printed.setdefault(row[1] + row[2], tuple(cells[: len(columns)]))
             found = {int(name[3:]): cell for name, cell in zip(columns, cells, strict=False) if name.startswith("GPU")}
-            if len(cells) >= len(found) and int(row[2]) not in rows:
+            if row[1] == "GPU" and len(cells) >= len(found) and int(row[2]) not in rows:
                 rows[int(row[2])] = (number, found)
+                if len(cells) == len(columns) + len(ends):
+                    affinities[int(row[2])] = dict(zip(ends, cells[len(columns) :], strict=True))
     is_p2p = any(cell in _P2P for _, row in rows.values() for cell in row.values())
     record.tool = "nvidia-smi topo -p2p" if is_p2p else "nvidia-smi topo -m"
     record.about = f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}"
     record.cards = [Card(number, index=index) for index, (number, _) in rows.items()]
+    for name in columns:
+        if not name.startswith("GPU") and (name in names or not name.startswith("NIC")):
+            nic, number = names.get(name, (name, lines[0][0]))
+            record.nics.setdefault(nic, {})["name"] = Said(nic, number)
+    for card in record.cards:
+        for end, name in _AFFINITIES.items():
+            said = affinities.get(card.index or 0, {}).get(end, "N/A")
+            if said != "N/A":
+                card.node[name] = Said(said, card.line)
+    if not is_p2p and record.cards:
+        record.say("topo.printed", _cells(columns, printed), record.cards[0].line)
     _pairs(record, rows, is_p2p=is_p2p)
     cells = [cell for a, (_, row) in rows.items() for b, cell in row.items() if a != b]
     is_settled = is_p2p and len({cell == "OK" for cell in cells}) == 1
@@ -58,6 +79,15 @@ def read_topology(lines: Sequence[Line]) -> Record:
     if not is_p2p:
         _switched(record, rows)
     return record
+
+
+def _cells(columns: Sequence[str], printed: dict[str, tuple[str, ...]]) -> list[list[str]]:
+    """The cells of the matrix. Rows that were cut off, such as those of adapters, have their cells from the columns."""
+    rows: list[list[str]] = []
+    for at, name in enumerate(columns):
+        cells = printed.get(name) or tuple(printed[other][at] if other in printed else "?" for other in columns)
+        rows.append(["X" if other == name else cell for other, cell in zip(columns, cells, strict=True)])
+    return rows
 
 
 def _pairs(record: Record, rows: dict[int, tuple[int, dict[int, str]]], *, is_p2p: bool) -> None:

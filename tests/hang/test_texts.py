@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from ddpdoctor.collectors.hang.ras_client import ask
 from ddpdoctor.collectors.log.input_kind import kind_of
 from ddpdoctor.dumps.ras import is_ras, ras_of
-from ddpdoctor.dumps.stacks import as_processes, stacks_in
+from ddpdoctor.dumps.stacks import as_processes, debug_answers_in, stacks_in
 from ddpdoctor.facts.log import InputKind
 
 PYSPY = """Process {pid}: /usr/bin/python3 -u train.py
@@ -272,3 +273,74 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_json_answer_is_survived(content: object) -> None:
     ras_of("x", json.dumps({"communicators": [content], "nccl_version": ""}))
+
+
+SERVED = """PARTIAL DATA: 3/4 workers responded
+  Rank 2: ConnectionError: Cannot connect to host gpu-08:40121
+
+=== Rank 0: http://gpu-07:40121/handler/dump_traceback? ===
+Current thread 0x00007fd18b7fe6c0 (most recent call first):
+  <no Python frame>
+
+Thread 0x00007fd1b89c7b80 (most recent call first):
+  File "/opt/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/opt/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/app/train.py", line 16 in <module>
+
+=== Rank 1: http://gpu-07:40122/handler/dump_traceback? ===
+Thread 0x00007fd1b89c7b80 (most recent call first):
+  File "/opt/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/opt/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/app/train.py", line 16 in <module>
+
+=== Rank 2: http://gpu-08:40121/handler/dump_traceback? ===
+Error: 503
+=== Rank 3: http://gpu-08.example.org:40122/handler/dump_traceback? ===
+Thread 0x00007efdc3a27b80 (most recent call first):
+  File "/app/data.py", line 12 in read
+  File "/app/train.py", line 15 in <module>
+"""
+"""What the debug server of torch writes into its folder of dumps (stacks_20260105_101112.txt)."""
+
+
+def _page(text: str) -> str:
+    """The same as a saved page of the server: Jinja escapes quotes."""
+    body = re.sub(r"^=== (.*) ===$", r"<h2>\1</h2><pre>", text.replace('"', "&#34;"), flags=re.MULTILINE)
+    body = body.replace("<pre>\n", "\n<pre>")
+    return f"<!doctype html>\n<head>\n    <title>Stacks</title>\n{'    <style></style>' * 300}\n{body}</pre>\n"
+
+
+@pytest.mark.parametrize("text", [SERVED, _page(SERVED)])
+def test_stacks_of_the_debug_server_are_those_of_several_ranks(text: str) -> None:
+    stacks = stacks_in("stacks.txt", text)
+    assert [(each.rank, each.host) for each in stacks] == [(0, "gpu-07"), (1, "gpu-07"), (3, "gpu-08")]
+    assert [str(each.frames[0]) for each in as_processes(stacks)][2] == "/app/data.py:12 in read"
+    (silent,) = debug_answers_in("stacks.txt", text)
+    assert (silent.rank, silent.trouble, silent.host) == (2, "no answer", "gpu-08")
+
+
+def test_triage_reads_a_dump_of_the_debug_server(tmp_path: Path) -> None:
+    (tmp_path / "stacks_20260105_101112.txt").write_text(SERVED)
+    report = json.loads(doctor("triage", str(tmp_path), "--format", "json").stdout)
+    found = {each["code"]: (each["where"]["host"], each["ranks"]) for each in report["findings"]}
+    assert found == {"PROBE009": ("gpu-08", [3]), "LOG004": ("gpu-08", [2])}
+    assert report["jobs"][0]["ranks"] == [0, 1, 3]
+
+
+def test_a_rank_that_reports_itself_unhealthy_is_no_pass(tmp_path: Path) -> None:
+    file = tmp_path / "c10d_health_check_20260105_101112.txt"
+    sick = '{"healthy": false, "unhealthy_backends": ["nccl"]}'
+    heading = "=== Rank {}: http://gpu-07:40121/handler/c10d_health_check? ===\n"
+    file.write_text(heading.format(0) + '{"healthy": true}\n' + heading.format(1) + sick + "\n")
+    report = json.loads(doctor("triage", str(file), "--format", "json").stdout)
+    (finding,) = report["findings"]
+    assert (report["verdict"], finding["code"], finding["ranks"]) == ("fail", "LOG506", [1])
+    assert (finding["where"]["line"], finding["where"]["host"]) == (4, "gpu-07")
+
+
+def test_a_rank_that_lacks_a_handler_has_answered() -> None:
+    text = (
+        "PARTIAL DATA: 0/1 workers responded\n  Rank 0: HTTP Error 404: Not Found\n\n"
+        "=== Rank 0: http://gpu-07:1/handler/torchcomms_health_check? ===\nError: 408\n"
+    )
+    assert debug_answers_in("torchcomms_health_check.txt", text) == ()

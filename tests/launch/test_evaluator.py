@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
 from ddpdoctor.launch.evaluator.launches import run_job_file
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
-from ddpdoctor.launch.evaluator.shell import Budget, Shell, run_text
+from ddpdoctor.launch.evaluator.shell import Shell, run_text
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
 from ddpdoctor.launch.evaluator.values import RANDOM, Value
 from ddpdoctor.launch.evaluator.variables import Variables
@@ -195,7 +196,7 @@ def test_many_expansions_end(text: str) -> None:
 
 def test_a_script_that_a_heredoc_writes_is_run_by_its_path() -> None:
     run = job("cat > /tmp/run_$SLURM_JOB_ID.sh <<E\ntorchrun train.py\nE\nsrun bash /tmp/run_$SLURM_JOB_ID.sh\n")
-    assert commands(run) == []  # no job of Slurm: the path is not known
+    assert commands(run) == ["torchrun train.py"]  # the same unknown path
     text = (
         "#SBATCH -N 1\ncat > /tmp/run_$SLURM_JOB_ID.sh <<E\ntorchrun train.py\nE\nsrun bash /tmp/run_$SLURM_JOB_ID.sh\n"
     )

@@ -470,11 +470,14 @@ def test_the_tasks_per_node_of_unlike_components_are_unknown(second: str, expect
     assert {each.environ["SLURM_NTASKS_PER_NODE"].text for each in found.launched} == {expected}
 
 
-def test_the_list_of_hosts_is_unknown_where_jsrun_starts_the_ranks() -> None:
-    found = run("#BSUB -nnodes 2\nH=$(sed -n 2p $LSB_DJOB_HOSTFILE)\njsrun -n 2 -r 1 python a.py $H\n")
+def test_the_list_of_hosts_begins_with_the_batch_node_where_jsrun_starts_the_ranks() -> None:
+    found = run(
+        "#BSUB -nnodes 2\nH=$(sed -n 2p $LSB_DJOB_HOSTFILE)\nF=$(head -n 1 $LSB_DJOB_HOSTFILE)\n"
+        "S=$(sort -u $LSB_DJOB_HOSTFILE | head -n 1)\njsrun -n 2 -r 1 python a.py $H $F $S\n"
+    )
     assert [(each.place.host, words(each)) for each in found.launched] == [
-        ("node-0", "python a.py \0"),
-        ("node-1", "python a.py \0"),
+        ("node-0", "python a.py node-0 the-batch-node \0"),  # where its name is sorted is not known
+        ("node-1", "python a.py node-0 the-batch-node \0"),
     ]
 
 

@@ -44,4 +44,6 @@ def test_a_log_names_the_right_cause_and_the_right_ranks(case: Case, tmp_path: P
     assert not causes & set(case.keys.get("not", "").split(", "))
     if "ranks" in case.keys:
         assert list(first.ranks) == case.ranks
+    if "who" in case.keys:
+        assert (first.culprit.phrase if first.culprit is not None else "none") == case.keys["who"]
     assert {name: getattr(first.where, name) for name in case.where} == case.where, first.message

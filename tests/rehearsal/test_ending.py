@@ -197,6 +197,36 @@ while True:
     assert gone(tmp_path)
 
 
+CATCHES = """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+made = 0
+while made < 20:
+    try:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    except {caught}:
+        print("caught after", made, flush=True)
+        continue
+    made += 1
+    print("made", made, flush=True)
+"""
+
+
+@pytest.mark.parametrize("caught", ["Exception", "BaseException"])
+def test_the_third_of_three_steps_ends_the_script(
+    caught: str, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "import torch.distributed as dist\ndist.init_process_group('gloo')\n" + CATCHES.format(caught=caught)
+    (tmp_path / "train.py").write_text(body)
+    monkeypatch.chdir(tmp_path)
+    launch = ("torchrun", "--nproc_per_node", "2", "train.py")
+    _, facts = rehearse_launch(Request(launch=launch), RehearsalOptions(steps=3))
+    assert facts.rehearsal is not None
+    assert [rank.steps for rank in facts.rehearsal.ranks] == [3, 3]
+
+
 def test_a_script_that_ends_its_process(tmp_path: Path, temporary: Path) -> None:
     """The process that it forked and left behind is not waited for until the time limit of 60 seconds."""
     job = started(tmp_path, "os._exit(3)", "--format", "concise")

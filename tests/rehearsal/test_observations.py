@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from rehearsed import FILE, RANDOM, SHOWN, Job, at, drawing, epochs, loaded, on_devices, saved, scheduled, trained
+from rehearsed import (
+    FILE,
+    RANDOM,
+    SHOWN,
+    Job,
+    at,
+    averaged,
+    drawing,
+    epochs,
+    evaluated,
+    graded,
+    loaded,
+    on_devices,
+    on_nodes,
+    replayed,
+    saved,
+    scheduled,
+    streamed,
+    trained,
+)
 
 from ddpdoctor.facts.rehearsal import ObservationKind, RehearsalObservation
 
@@ -42,6 +61,14 @@ def test_what_is_legal_is_not(kind: ObservationKind) -> None:
         (drawing((1,), (1,)), Kind.SAME_DRAWS),
         (drawing((5, 5), (5, 5)), Kind.SAME_DRAWS),
         (scheduled(30, 25), Kind.LONG_SCHEDULE),
+        (graded(4, mean=True, notes=["clipped"]), Kind.GRADIENTS_SUMMED),
+        (graded(0.25, backwards=4), Kind.GRADIENT_SCALE),
+        (graded(0.337), Kind.GRADIENT_SCALE),
+        (evaluated(1.0), Kind.EVALUATED_APART),
+        (replayed(iterates_again=False, shuffles=False), Kind.BATCHES_REPEATED),
+        (streamed([1, 2], [1, 2], workers=0), Kind.WORKER_COPIES),
+        (on_nodes("/job/a.pt", 0), Kind.NODE_FILE),
+        (loaded("Custom", ([1, 2], [3, 4])), Kind.GROUP_DATA_DIFFERS),
     ],
 )
 def test_more_that_is_legal(job: Job, kind: ObservationKind) -> None:
@@ -55,6 +82,32 @@ def test_a_rank_that_makes_the_inner_folder_needs_no_barrier() -> None:
         job.say(rank, "file", what="os.mkdir", path="/job/runs/a", at=at(8), call=0)
     job.say(1, "file", what="write", path="/job/runs/a/1.pt", at=at(12), call=0)
     assert found(job, Kind.FOLDER_RACE) == []
+
+
+def test_ranks_that_use_their_own_gradients_do_not_average_them() -> None:
+    """They may exchange parameters instead: a reduced tensor of the same shape is something else."""
+    for second, count in ((1.0, 1), (3.0, 0)):
+        job = averaged(differs_at_first=True)
+        for rank, used in enumerate((1.0, second)):
+            record = {"shapes": [[2]], "local": [rank + 1.0], "used": [used], "norms": [1.0]}
+            job.say(rank, "gradients", optimizer=0, step=0, notes=[], at=at(16), **record)
+        assert len(found(job, Kind.NEVER_BROADCAST)) == count
+
+
+def test_buffers_that_nothing_broadcasts_are_compared() -> None:
+    job = evaluated(2.0, broadcasts=False, of_buffers=True)
+    (shown,) = found(job, Kind.EVALUATED_APART)
+    assert shown.values["what"] == "buffers"
+
+
+def test_a_schedule_is_compared_with_the_batches_of_the_loader_before_the_training_ends() -> None:
+    for per_epoch, count in ((32, 1), (8, 0)):
+        job = Job(4)
+        for rank in range(4):
+            job.say(rank, "loader", loader=0, sampler="Distributed", batches=8, replicas=4, shard=rank, at=at(12))
+            job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
+            job.say(rank, "schedule", total=2 * per_epoch, per_epoch=per_epoch, epochs=[2], at=at(9))
+        assert len(found(job, Kind.LONG_SCHEDULE)) == count
 
 
 def test_every_kind_has_a_job_that_shows_it() -> None:

@@ -16,7 +16,7 @@ from commandline import SECONDS, environment
 
 from ddpdoctor.system import timeouts
 from ddpdoctor.system.lifetime import TemporaryFolder, temporary_folder
-from ddpdoctor.system.process import no_input
+from ddpdoctor.system.process import output_within, start
 from ddpdoctor.system.timeouts import NoThreadError, call_with_timeout, finish_all, in_threads
 
 
@@ -179,5 +179,5 @@ def test_an_error_in_a_thread_reaches_the_caller() -> None:
 
 def test_a_child_without_input_needs_no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
-    with no_input() as nothing:
-        assert os.read(nothing, 1) == b""
+    child = start(["cat"], stdout=subprocess.PIPE)
+    assert output_within(child, 30.0)[0] == b""

@@ -192,3 +192,60 @@ def test_standard_input_can_be_the_output_of_a_tool(tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert codes(report) == ["TOPO011"]
     assert report["findings"][0]["where"]["gpu"] == 3
+
+
+def test_gpus_and_topo_show_and_judge_the_files_of_other_tools(tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text(SICK)
+    (tmp_path / "topo.txt").write_text(topology(weak=5))
+    gpus = doctor("gpus", "--facts", str(tmp_path / "q.txt"))
+    assert gpus.returncode == 1
+    assert "GPU023" in gpus.stdout
+    assert "H100 80GB HBM3" in gpus.stdout
+    assert "CUDA_VISIBLE_DEVICES" not in gpus.stdout, "the variables of no process are known"
+    topo = doctor("topo", "--facts", str(tmp_path / "topo.txt"))
+    assert "TOPO011" in topo.stdout
+    assert "local ranks" not in topo.stdout
+    shown = [line.split("\t")[:9] for line in topo.stdout.split("\n") if line.startswith("GPU")]
+    given = [line.split()[:9] for line in topology(weak=5).split("\n") if line.startswith("GPU")]
+    assert [[cell.strip() for cell in row] for row in shown] == given
+
+
+def test_direct_links_of_a_matrix_are_shown_as_printed_and_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "topo.txt").write_text(
+        "\tGPU0\tGPU1\tmlx5_0\tCPU Affinity\nGPU0\t X \tNV2\tPIX\t0-23\nGPU1\tNV2\t X \tSYS\t24-47\n"
+    )
+    topo = doctor("topo", "--facts", str(tmp_path / "topo.txt"))
+    assert topo.returncode == 3, "the wiring of direct links is not judged"
+    rows = [line.split("\t") for line in topo.stdout.split("\n")[:4]]
+    assert [[cell.strip() for cell in row[1:5]] for row in rows[1:]] == [
+        ["X", "NV2", "PIX", "0-23"],
+        ["NV2", "X", "SYS", "24-47"],
+        ["PIX", "SYS", "X"],
+    ]
+    gpus = doctor("gpus", "--facts", str(tmp_path / "topo.txt"))
+    assert (gpus.returncode, gpus.stdout.split("\n")[0]) == (3, "2 GPUs; the files show no more about them")
+
+
+def test_a_part_shows_each_host_of_an_archive(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "bundle.tar.gz", "w:gz") as packed:
+        for host in ("gpu-07", "gpu-08"):
+            info = tarfile.TarInfo(f"{host}/q.txt")
+            info.size = len(smi_query(2))
+            packed.addfile(info, io.BytesIO(smi_query(2).encode()))
+    gpus = doctor("gpus", "--facts", str(tmp_path / "bundle.tar.gz"))
+    assert gpus.returncode == 0
+    assert [line for line in gpus.stdout.split("\n") if line.startswith("gpu-")] == ["gpu-07:", "gpu-08:"]
+    code, report = report_of("net", "--facts", tmp_path / "bundle.tar.gz")
+    assert (code, report["verdict"]) == (3, "incomplete"), "files of GPUs show nothing about the network"
+
+
+def test_nothing_passes_that_no_file_shows(tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text(smi_query(2))
+    _, report = report_of("check", "--facts", tmp_path / "q.txt")
+    assert not {"TOPO003", "GPU017", "LAUNCH023", "LAUNCH024"} & set(report["passed"]), (
+        "no file shows pairs of GPUs, MIG instances, or the variables of a job"
+    )
+    with zipfile.ZipFile(tmp_path / "plan.zip", "w") as packed:
+        packed.writestr("graph.xml", '<graphs version="1">\n  <graph id="0" pattern="4"/>\n</graphs>\n')
+    code, report = report_of("check", "--facts", tmp_path / "plan.zip")
+    assert (code, report["verdict"]) == (3, "incomplete"), "nothing in the archive was understood"

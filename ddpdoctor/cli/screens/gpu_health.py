@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ddpdoctor.facts.device import Device
+from ddpdoctor.facts.device import Device, absence
 
-__all__ = ["health"]
+__all__ = ["health", "is_untold"]
 
 GIB = 1 << 30
+UNTOLD = absence("NOT_IN_FILES")[0]
+"""What `Device.says` answers for a field that no file shows."""
 REASONS = (
     (0x40, "heat"),
     (0x80, "power brake"),
@@ -21,16 +23,22 @@ REASONS = (
 """The bits of the clock event reasons, worst first."""
 
 
-def health(devices: tuple[Device, ...]) -> Table:
-    """One row per GPU that answers."""
+def health(devices: tuple[Device, ...], *, is_of_files: bool = False) -> Table:
+    """One row per GPU that answers. Columns of which files show nothing are left out; `?` is a cell that no file shows."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     names = ("GPU", "GiB used", "°C", "to limit", "W", "SM MHz", "PCIe", "ECC new", "remapped", "held by")
-    for name in names:
-        table.add_column(name, overflow="fold", no_wrap=name == "GPU")
-    for device in devices:
-        if device.error is None:
-            table.add_row(str(device.index), *_cells(device))
+    rows = [(str(device.index), *_cells(device)) for device in devices if device.error is None]
+    shown = [at for at in range(len(names)) if not is_of_files or any(UNTOLD not in row[at] for row in rows)]
+    for at in shown:
+        table.add_column(names[at], overflow="fold", no_wrap=at == 0)
+    for row in rows:
+        table.add_row(*("?" if is_of_files and UNTOLD in row[at] else row[at] for at in shown))
     return table
+
+
+def is_untold(device: Device) -> bool:
+    """Whether files show nothing about a GPU but its name and addresses."""
+    return device.error is None and all(UNTOLD in cell for cell in _cells(device))
 
 
 def _cells(device: Device) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpdoctor.cli.screens import draw_all
-from ddpdoctor.cli.screens.gpu_health import health
+from ddpdoctor.cli.screens.gpu_health import health, is_untold
 from ddpdoctor.facts.device import Device, absence
 from ddpdoctor.facts.gpu import Gpu, PciGpu
 from ddpdoctor.facts.record import Facts
 from ddpdoctor.facts.visibility import Visibility, visible
 from ddpdoctor.facts.xids import action, age
+from ddpdoctor.wording import counted
 
 __all__ = ["draw"]
 
@@ -29,6 +30,8 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
     environ = facts.environ
     seen = visible(environ.variables if environ else {}, gpu)
     ranks = (environ.local_world_size, environ.local_rank, seen.count) if environ else (None, None, seen.count)
+    if gpu.is_snapshot and environ is None:
+        return draw_all(_of_files(gpu), width=width, colour=colour)
     pieces: list[RenderableType] = [Text(line) for line in (*_head(gpu, seen), *_xids(gpu))]
     if gpu.devices:
         pieces.append(_table(gpu, seen, width, ranks))
@@ -40,6 +43,38 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
                 why = "GPUs that MIG divides: a process gets the one instance that CUDA_VISIBLE_DEVICES=MIG-… names"
             pieces.append(Text(f"?: {why}"))
     return draw_all(pieces, width=width, colour=colour)
+
+
+def _of_files(gpu: Gpu) -> list[RenderableType]:
+    """What files show about GPUs; the variables of no process are known, so nothing is said about CUDA and ranks."""
+    pieces: list[RenderableType] = [Text(line) for line in _driver(gpu)]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    rows = [_of_device(device) for device in gpu.devices]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name] for row in rows)]
+    if len(names) < 2:
+        about = f"{counted(len(rows), 'GPU')}; the files show no more about them" if rows else "GPUs: none in the files"
+        return [*pieces, Text(about)]
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name in ("GPU", "bus id", "UUID"))
+    for row in rows:
+        table.add_row(*(row[name] or "?" for name in names))
+    pieces.append(table)
+    shown = tuple(device for device in gpu.devices if device.error is None)
+    if any(not is_untold(device) for device in shown):
+        pieces += [Text(""), health(shown, is_of_files=True)]
+    return [*pieces, Text("?: not in the files")]
+
+
+def _of_device(device: Device) -> dict[str, str]:
+    """The cells of one GPU by the name of their column; "" for what no file shows."""
+    return {
+        "GPU": str(device.index),
+        "node": "" if device.minor is None else f"nvidia{device.minor}",
+        "name": (device.name or "").removeprefix("NVIDIA "),
+        "bus id": device.bus_id or "",
+        "UUID": (device.uuid or "")[:12],
+        "state": "" if is_untold(device) else _state(device),
+    }
 
 
 def _xids(gpu: Gpu) -> list[str]:
@@ -58,11 +93,15 @@ def _xids(gpu: Gpu) -> list[str]:
     return lines
 
 
+def _driver(gpu: Gpu) -> list[str]:
+    if gpu.driver_version is None:
+        return []
+    cuda = f", CUDA up to {gpu.driver_cuda // 1000}.{gpu.driver_cuda % 1000 // 10}" if gpu.driver_cuda else ""
+    return [f"driver {gpu.driver_version}{cuda}"]
+
+
 def _head(gpu: Gpu, seen: Visibility) -> list[str]:
-    lines = []
-    if gpu.driver_version is not None:
-        cuda = f", CUDA up to {gpu.driver_cuda // 1000}.{gpu.driver_cuda % 1000 // 10}" if gpu.driver_cuda else ""
-        lines.append(f"driver {gpu.driver_version}{cuda}")
+    lines = _driver(gpu)
     racks = {(d.chassis_serial, d.chassis_slot, d.chassis_tray) for d in gpu.devices if d.chassis_serial}
     lines += [f"rack: chassis {serial}, slot {slot}, tray {tray}" for serial, slot, tray in sorted(racks)]
     gap = gpu.gap("nvml") or gpu.gap("devices")

@@ -40,6 +40,9 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
     if not topo.gpus:
         gap = topo.gap("gpus")
         return f"topology: {gap.reason if gap else 'no GPU'}\n"
+    is_of_files = facts.gpu is not None and facts.gpu.is_snapshot
+    if is_of_files and len(topo.gpus) > 1 and not (topo.pairs or any(gpu.links for gpu in topo.gpus)):
+        return "topology: the files show no path between GPUs\n"
     rows = _rows(topo)
     cells = {cell for row in topo.matrix() for cell in row}
     used = [f"  {word:<4} = {text}" for word, text in LEGEND if word in cells or (word == "NV#" and _has_nvlink(cells))]
@@ -51,8 +54,8 @@ def draw(facts: Facts, *, width: int, colour: bool) -> str:
         *used,
         *nics,
         *about_links(topo),
-        *about_peers(topo),
-        *_about_ways(facts, topo),
+        *([] if is_of_files and not any(pair.read for pair in topo.pairs) else about_peers(topo)),
+        *([] if is_of_files else _about_ways(facts, topo)),
         *([f"incomplete: {gap.reason}"] if gap else []),
     ]
     if colour or width < WIDEST:

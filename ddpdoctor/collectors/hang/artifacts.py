@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpdoctor.dumps.flight_recorder import NOT_DUMPS
 from ddpdoctor.dumps.selection import NAMELESS, choose
 from ddpdoctor.facts.gaps import Gap
-from ddpdoctor.facts.hang import Dump, Hang, Stack
+from ddpdoctor.facts.hang import DebugAnswer, Dump, Hang, Stack
 from ddpdoctor.facts.log import InputKind, Log, LogSource
 from ddpdoctor.facts.ras import Ras
 
@@ -37,14 +37,16 @@ def hang_of_job(found: Hang | None, log: Log, saved: Sequence[Hang] = ()) -> Han
     dumps = tuple(dump for dump in (found.dumps if found is not None else ()) if dump.source in names)
     stacks = tuple(stack for stack in (found.stacks if found is not None else ()) if stack.source in names)
     ras = tuple(report for report in (found.ras if found is not None else ()) if report.source in names)
+    answers = tuple(each for each in (found.debug_answers if found is not None else ()) if each.source in names)
     gaps = tuple(gap for gap in (found.gaps if found is not None else ()) if gap.path.removeprefix("hang.") in names)
-    if not (dumps or stacks or ras or gaps or saved):
+    if not (dumps or stacks or ras or answers or gaps or saved):
         return None
     return Hang(
         dumps=(*dumps, *(dump for hang in saved for dump in hang.dumps)),
         stacks=stacks,
         processes=tuple(process for hang in saved for process in hang.processes),
         ras=(*ras, *(report for hang in saved for report in hang.ras)),
+        debug_answers=answers,
         gaps=(*gaps, *_gaps(dumps)),
     )
 
@@ -73,10 +75,11 @@ def _texts(sources: Iterable[LogSource]) -> Hang:
     """Stacks and RAS reports, which are texts."""
     from ddpdoctor.collectors.log.inputs import UNREADABLE, inputs_of, opened
     from ddpdoctor.dumps.ras import ras_of
-    from ddpdoctor.dumps.stacks import stacks_in
+    from ddpdoctor.dumps.stacks import debug_answers_in, stacks_in
 
     stacks: list[Stack] = []
     ras: list[Ras] = []
+    answers: list[DebugAnswer] = []
     gaps: list[Gap] = []
     for source in sources:
         (file_input,) = inputs_of([source.name])
@@ -89,8 +92,9 @@ def _texts(sources: Iterable[LogSource]) -> Hang:
                 ras += ras_of(source.name, text)
             else:
                 stacks += stacks_in(source.name, text)
+                answers += debug_answers_in(source.name, text)
         except UNREADABLE as error:
             gaps.append(Gap(f"hang.{source.name}", f"{source.name}: {getattr(error, 'strerror', None) or error}"))
         except ValueError as error:
             gaps.append(Gap(f"hang.{source.name}", f"{source.name}: {error}"))
-    return Hang(stacks=tuple(stacks), ras=tuple(ras), gaps=tuple(gaps))
+    return Hang(stacks=tuple(stacks), ras=tuple(ras), debug_answers=tuple(answers), gaps=tuple(gaps))

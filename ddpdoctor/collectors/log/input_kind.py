@@ -17,7 +17,9 @@ __all__ = ["kind_of"]
 _PICKLE = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _KERNEL = pattern(rb"^(?:<\d+>)?\[\s*\d+\.\d{6}\] |^\w{3} [ \d]\d \d\d:\d\d:\d\d \S+ kernel: |^\d,\d+,\d+,[-\w];", re.M)
 _STACKS = pattern(
-    rb"^Process \d+: .*\nPython v|^Thread 0x[0-9a-f]+ \(most recent call first\):|^Current thread 0x", re.MULTILINE
+    rb"^Process \d+: .*\nPython v|^(?:<pre>)?Thread 0x[0-9a-f]+ \(most recent call first\):|^(?:<pre>)?Current thread 0x"
+    rb"|^=== Rank \d+: https?://\S{1,300}/handler/(?:dump_traceback|pyspy_dump|c10d_health_check|torchcomms_health_check)\b",
+    re.MULTILINE,
 )
 _RAS = pattern(
     rb"\A\s*NCCL version [\d.]+ compiled with CUDA|^Job summary\r?$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]{4,}", re.MULTILINE

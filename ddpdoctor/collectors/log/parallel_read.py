@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ddpdoctor.collectors.log.reading_watch import current_watch
-from ddpdoctor.system.lifetime import die_with, prepare_to_die_with
-from ddpdoctor.system.pools import end_pool
+from ddpdoctor.system.pools import forked_pool
 
 __all__ = ["KILLED", "SPAN_BYTES", "cores", "on_all_cores", "spans"]
 
@@ -59,24 +57,20 @@ def on_all_cores(
 
 def _forked(work: Callable[[Task], Done], tasks: Sequence[Task], unread: Callable[[Task, str], Done]) -> Iterator[Done]:
     """The results in order. After a worker was killed, the tasks whose results no longer arrive are `unread`."""
-    import multiprocessing
+    from multiprocessing import TimeoutError as Late
 
     global _work
     _work = work
-    prepare_to_die_with()
-    context = multiprocessing.get_context("fork")
-    others = set(multiprocessing.active_children())
-    pool = context.Pool(min(cores(), len(tasks)), _enlist, (os.getpid(),))
-    workers = set(multiprocessing.active_children()) - others
-    try:
+    with forked_pool(min(cores(), len(tasks))) as forked:
+        workers = forked.workers
         size = 1 if len(tasks) < WORTH_FILES else 8
         chunks = [tasks[at : at + size] for at in range(0, len(tasks), size)]
-        results = pool.imap(_do, chunks)
+        results = forked.pool.imap(_do, chunks)
         done, last = 0, time.monotonic()
         while done < len(chunks):
             try:
                 result = results.next(timeout=LOOK_SECONDS)
-            except multiprocessing.TimeoutError:
+            except Late:
                 lost = any(worker.exitcode not in (None, 0) for worker in workers)
                 if lost and time.monotonic() - last > LOST_SECONDS:
                     break
@@ -85,19 +79,9 @@ def _forked(work: Callable[[Task], Done], tasks: Sequence[Task], unread: Callabl
             yield from result
         for task in tasks[done * size :]:
             yield unread(task, KILLED)
-    finally:
-        end_pool(pool, set(multiprocessing.active_children()) - others)
 
 
 _work: Callable[[Any], Any] | None = None
-
-
-def _enlist(parent: int) -> None:
-    """A worker ignores SIGINT, which its parent handles, and ends on SIGTERM and SIGHUP, and with its parent."""
-    die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _do(tasks: Sequence[Any]) -> list[Any]:

@@ -42,8 +42,10 @@ class Layer:
 
     @property
     def is_garbled(self) -> bool:
-        """The parser fails, or misreads a word: the rest of its reading may not be what was meant."""
-        return bool(self.typos or self.reading.problems)
+        """The parser fails, or misreads a word: the rest of its reading may not be what was meant. A word of the script on
+        which only some versions of the parser stop changes nothing of what it has read.
+        """
+        return bool(self.typos) or any(not each.after_script for each in self.reading.problems)
 
     @property
     def name(self) -> str:

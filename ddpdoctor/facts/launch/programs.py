@@ -185,6 +185,7 @@ MPIRUN = Syntax(
         " -hostfile --hostfile -machinefile --machinefile -f -x --bind-to -bind-to --map-by -map-by --rank-by -rank-by"
         " --report-uri --wdir -wdir --output-filename -launcher -launcher-exec -iface -genvlist -envlist --prefix -prefix"
         " --path -path --rankfile -rankfile --timeout --stdin --tune -am -wd"
+        " --cpu-bind --mem-bind --gpu-bind --depth -d --hostlist"
     ),
     doubles=_words("--mca -mca --gmca --pmixmca --prtemca -genv -env --genv --env"),
     launcher=LauncherKind.MPIRUN,

@@ -30,6 +30,7 @@ class StartedScript:
     Lightning's Trainer. `backend` is the literal backend of a process group that it joins, whatever starts it,
     `workers` the most num_workers of its DataLoaders, `takes_gpu_of_local_rank`: it selects the GPU with the number
     of its local rank. `takes_master`: it joins a process group whose address is in the environment.
+    `requires` are the variables without which every start of it fails.
     """
 
     path: str
@@ -55,6 +56,7 @@ class StartedScript:
     workers: int = 0
     takes_gpu_of_local_rank: bool = False
     takes_master: bool = False
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

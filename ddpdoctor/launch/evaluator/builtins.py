@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.conditions import Conditions
 from ddpdoctor.launch.evaluator.protocols import RunningShell
-from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, text_value
+from ddpdoctor.launch.evaluator.values import EMPTY, NOT_KNOWN, Origin, Value, joined, origins_of, text_value
 
 __all__ = ["BUILTINS", "formatted"]
 
@@ -177,13 +177,18 @@ def _shift(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
 
 
 def _eval(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
-    value = joined(words[1:], " ")
+    value, written = joined(words[1:], " "), origins_of(words[1:], " ", origin)
     if UNKNOWN in value.text and value.text.strip(UNKNOWN + " ") == "":
         for name in list(shell.variables.named):
             shell.variables.forget(name)
         shell.status = None
         return
-    shell.run(value.text, lambda start, end: origin)
+    shell.run(value.text, written)
+
+
+def _wait(shell: RunningShell, words: Sequence[Value], origin: Origin) -> None:
+    shell.awaited = len(shell.started)
+    shell.status = 0
 
 
 _STARTUP_FILE = re.compile(r"(?:^|/)\.(?:bash\w*|profile|zshrc|zprofile)$|^/etc/")
@@ -320,6 +325,7 @@ BUILTINS: dict[str, Builtin] = {
     "set": _set,
     "shift": _shift,
     "eval": _eval,
+    "wait": _wait,
     "source": _source,
     ".": _source,
     "read": _read,
@@ -332,9 +338,7 @@ BUILTINS: dict[str, Builtin] = {
     "builtin": _forward,
     "exec": _exec,
     "export": _export,
-    **dict.fromkeys(
-        (":", "true", "wait", "trap", "ulimit", "umask", "shopt", "disown", "alias", "unalias", "hash"), _true
-    ),
+    **dict.fromkeys((":", "true", "trap", "ulimit", "umask", "shopt", "disown", "alias", "unalias", "hash"), _true),
     "false": _false,
     **dict.fromkeys(("type", "getopts", "jobs", "times", "complete", "bind", "which"), _unknown),
 }

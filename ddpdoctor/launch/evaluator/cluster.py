@@ -27,7 +27,8 @@ class Allocation:
     `hosts` are the names of its nodes, `tasks` and `tasks_per_node` what `srun` starts without options of its own.
     `gpus_per_task`: each task sees only so many. `components` are the parts of a heterogeneous job, () for any other.
     `places` are where the options stand, by their long names. `variables` and `texts` are what a scheduler other than Slurm
-    sets and writes; `scheduler` is its name. `takes_whole_nodes`: no other job runs on its nodes.
+    sets and writes; `scheduler` is its name. `takes_whole_nodes`: no other job runs on its nodes. `batch_host` runs the
+    script where that is no host of the job.
     """
 
     hosts: tuple[str, ...] = ("node-0",)
@@ -43,6 +44,7 @@ class Allocation:
     scheduler: str = ""
     exports: str | None = None
     takes_whole_nodes: bool = False
+    batch_host: str = ""
     places: Mapping[str, Origin] = field(default_factory=dict)
     variables: Mapping[str, Value] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -179,13 +181,23 @@ def _is_array(value: str | None) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def host_list(hosts: tuple[str, ...]) -> str:
-    """`node-[0-3]`, as Slurm writes the names of several hosts."""
+    """`node-[0-3]`, `node[03,05,07-12]`, as Slurm writes the names of several hosts."""
     numbered = [re.fullmatch(r"(.*?)(\d{1,18})", host) for host in hosts]
-    if len(hosts) > 1 and all(numbered):
-        prefixes = {match[1] for match in numbered if match}
-        numbers = [int(match[2]) for match in numbered if match]
-        widths = {len(match[2]) for match in numbered if match}
-        if len(prefixes) == 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(widths) == 1:
-            width = widths.pop()
-            return f"{prefixes.pop()}[{numbers[0]:0{width}d}-{numbers[-1]:0{width}d}]"
-    return ",".join(hosts)
+    groups: dict[tuple[str, int], list[int]] = {}
+    for match in numbered:
+        if match is None:
+            return ",".join(hosts)
+        groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+    return ",".join(f"{prefix}{_ranges(numbers, width)}" for (prefix, width), numbers in groups.items())
+
+
+def _ranges(numbers: Sequence[int], width: int) -> str:
+    """`3` alone, `[3,5,7-12]` of several, each with its leading zeros."""
+    pieces: list[list[int]] = []
+    for number in numbers:
+        if pieces and number == pieces[-1][1] + 1:
+            pieces[-1][1] = number
+        else:
+            pieces.append([number, number])
+    texts = [f"{low:0{width}d}" if low == high else f"{low:0{width}d}-{high:0{width}d}" for low, high in pieces]
+    return texts[0] if len(numbers) == 1 else f"[{','.join(texts)}]"

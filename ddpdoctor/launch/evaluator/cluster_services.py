@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
-from ddpdoctor.facts.submission import ClusterService, PodSet, RayGroup
+from ddpdoctor.facts.submission import ClusterService, PodSet, PyTorchJobSpec, RayGroup
 from ddpdoctor.launch.evaluator.objects import MOST_PODS, Workload, count_of
 from ddpdoctor.launch.manifests.pod_template import gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 
-__all__ = ["domains_of", "pod_set", "ray_groups", "services_of_manifest"]
+__all__ = ["domains_of", "pod_set", "pytorch_jobs", "ray_groups", "services_of_manifest"]
 
 _TEMPLATES = {"Job": ("spec", "template"), "StatefulSet": ("spec", "template"), "Deployment": ("spec", "template")}
 """Objects whose pods have only the labels of their template, and those that their own controller adds."""
@@ -41,7 +41,7 @@ def services_of_manifest(objects: Sequence[At], works: Sequence[tuple[At, Worklo
                 ports=tuple(_ports(spec)),
                 at=each.mark,
                 selector_at=_mark(spec.get("selector")),
-                ports_at=_mark(spec.get("ports")),
+                ports_at=next((_mark(port.get("port")) for port in spec.items("ports")), None),
             )
         )
     return tuple(found)
@@ -135,18 +135,68 @@ def _ordered(root: At, work: Workload) -> PodSet | None:
 
 def ray_groups(objects: Sequence[At]) -> tuple[RayGroup, ...]:
     """The groups of pods of Ray clusters: the GPUs that they tell Ray, and those of their containers."""
-    found = []
+    found: list[RayGroup] = []
     for each in objects:
         kind = text_of(each.get("kind"))
         spec = {"RayCluster": each.get("spec"), "RayJob": each.get("spec", "rayClusterSpec")}.get(kind or "")
         spec = each.get("spec", "rayClusterConfig") if kind == "RayService" else spec
+        if kind == "LeaderWorkerSet":
+            found += _group_of_leader(each)
         if spec is None:
             continue
-        groups = [group for group in (spec.get("headGroupSpec"), *spec.items("workerGroupSpecs")) if group is not None]
-        for group in groups:
+        head = spec.get("headGroupSpec")
+        name = text_of(each.get("metadata", "name")) or ""
+        is_scaled = text_of(spec.get("enableInTreeAutoscaling")) == "true"
+        for group in [at for at in (head, *spec.items("workerGroupSpecs")) if at is not None]:
             containers = list(group.items("template", "spec", "containers"))
-            told = group.get("rayStartParams", "num-gpus")
-            if told is None or not containers or containers[0].get("resources", "limits") is None:
+            if not containers or containers[0].get("resources", "limits") is None:
                 continue
-            found.append(RayGroup(number(told) or 0, gpus_of(containers[0]) or 0, told.mark))
+            told = group.get("rayStartParams", "num-gpus")
+            pods = 1 if group is head else count_of(group.get("replicas"))
+            if is_scaled and group is not head:
+                pods = number(group.get("maxReplicas"))
+            place = told or group.get("replicas") or group
+            gpus = gpus_of(containers[0]) or 0
+            found.append(RayGroup(None if told is None else number(told) or 0, gpus, place.mark, pods, name))
     return tuple(found[:MOST_PODS])
+
+
+def _group_of_leader(root: At) -> Iterator[RayGroup]:
+    """One group of a LeaderWorkerSet: its leader and its workers, in which vLLM starts a Ray cluster."""
+    template, size = root.get("spec", "leaderWorkerTemplate"), root.get("spec", "leaderWorkerTemplate", "size")
+    worker = None if template is None else template.get("workerTemplate", "spec")
+    leader = None if template is None else template.get("leaderTemplate", "spec")
+    count = count_of(size)
+    for spec, pods in ((leader or worker, 1), (worker, None if count is None else count - 1)):
+        containers = [] if spec is None else list(spec.items("containers"))
+        if containers and (size is not None or template is not None):
+            gpus = gpus_of(containers[0]) or 0
+            place = size or root
+            yield RayGroup(None, gpus, place.mark, pods, text_of(root.get("metadata", "name")) or "")
+
+
+def pytorch_jobs(objects: Sequence[At]) -> tuple[PyTorchJobSpec, ...]:
+    """What the training operator checks of each PyTorchJob before it makes pods, and its elastic limits."""
+    found = []
+    for each in objects:
+        spec = each.get("spec")
+        if text_of(each.get("kind")) != "PyTorchJob" or spec is None:
+            continue
+        nameless = []
+        for role, replica in spec.pairs("pytorchReplicaSpecs"):
+            containers = list(replica.items("template", "spec", "containers"))
+            names = {text_of(container.get("name")) for container in containers}
+            if containers and "pytorch" not in names and None not in names:
+                nameless.append((role, text_of(containers[0].get("name")) or "", containers[0].mark))
+        policy = spec.get("elasticPolicy")
+        least = None if policy is None else policy.get("minReplicas")
+        workers = spec.get("pytorchReplicaSpecs", "Worker")
+        found.append(
+            PyTorchJobSpec(
+                tuple(nameless),
+                number(least),
+                None if workers is None else count_of(workers.get("replicas")),
+                None if least is None else least.mark,
+            )
+        )
+    return tuple(found)

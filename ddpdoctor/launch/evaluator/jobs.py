@@ -23,10 +23,18 @@ from ddpdoctor.light_dataclass import dataclass
 
 __all__ = ["ImaginedJob", "jobs_of_run", "processes_of_job", "rank_of"]
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "FLUX_TASK_RANK", "HOROVOD_RANK")
+_RANK = (
+    "RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "FLUX_TASK_RANK",
+    "HOROVOD_RANK",
+    "JSM_NAMESPACE_RANK",
+)
 _LOCAL = (
     *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "FLUX_TASK_LOCAL_ID"),
-    "HOROVOD_LOCAL_RANK",
+    *("HOROVOD_LOCAL_RANK", "PMI_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
 )
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "HOROVOD_SIZE")
 
@@ -133,7 +141,9 @@ def _line(
     )
     host = member.place.host if member.place.hostname is None else None
     slots = None if member.active is None else dict(member.active)
-    return replace(line, host=host, marks=tuple(_marks(member, file, rows)), pod=member.pod, slots=slots)
+    marks = tuple(_marks(member, file, rows))
+    hostfile = line.hostfile if member.hostfile is None else member.hostfile
+    return replace(line, host=host, marks=marks, pod=member.pod, slots=slots, hostfile=hostfile)
 
 
 def _marks(member: Launched, file: str, rows: Sequence[int]) -> Iterator[Mark]:

@@ -80,7 +80,7 @@ class ImaginedMachine:
     def write_file(self, path: str, folder: str | None, content: Value, *, adds: bool) -> None:
         """Keep what a command writes to a file; None where that is not known."""
         full = _full(path, folder)
-        if full is None or len(self.written) >= MOST_FILES:
+        if full is None or len(self.written) >= MOST_FILES or posixpath.basename(full) in (UNKNOWN, ""):
             return
         before = self.written.get(full, "") if adds else ""
         self.written_at[full] = () if before else content.origins

@@ -14,7 +14,14 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster_services import domains_of, pod_set, ray_groups, services_of_manifest
+from ddpdoctor.launch.evaluator.cluster_services import (
+    domains_of,
+    pod_set,
+    pytorch_jobs,
+    ray_groups,
+    services_of_manifest,
+)
+from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.launches import run_placed
@@ -22,7 +29,6 @@ from ddpdoctor.launch.evaluator.objects import Workload, objects_of
 from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps
 from ddpdoctor.launch.evaluator.scalars import Manifest
-from ddpdoctor.launch.evaluator.shell import Budget
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
@@ -57,6 +63,7 @@ def imagined_manifest_jobs(
             domains=domains_of(works),
             pod_sets=tuple(each for each in sets if each is not None),
             ray_groups=ray_groups(objects),
+            pytorch_jobs=pytorch_jobs(objects),
         )
     left_out = (each if each.startswith(f"{file}:") else f"{file}: {each}" for each in run.left_out)
     return jobs, tuple(dict.fromkeys(left_out)), submission

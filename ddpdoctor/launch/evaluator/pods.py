@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.record import StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.imagined_run import Place
-from ddpdoctor.launch.evaluator.launches import PlacedCommand
+from ddpdoctor.launch.evaluator.placed_commands import PlacedCommand
 from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest, expanded
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, Origin, Value
 from ddpdoctor.launch.manifests.pod_template import gpus_of

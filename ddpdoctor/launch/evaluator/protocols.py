@@ -49,6 +49,9 @@ class RunningShell(Protocol):
     doubted: set[str]
     """Variables of which it is not known whether they are exported."""
     functions: dict[str, Any]
+    started: list[Any]
+    awaited: int
+    """How many of the commands that it started it has waited for."""
 
     def expander(self) -> Expander:
         """The expander of words of the current text."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.launch.words import Mark
-from ddpdoctor.facts.submission import RayStart, RaySubmit
+from ddpdoctor.facts.submission import GpuDemand, RayStart, RaySubmit
 from ddpdoctor.launch.evaluator.values import Origin, Value
 
 if TYPE_CHECKING:
-    from ddpdoctor.launch.evaluator.imagined_run import StartedProgram
+    from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, StartedProgram
 
-__all__ = ["ray_starts", "ray_submits"]
+__all__ = ["gpu_demands", "ray_starts", "ray_submits"]
 
 _PORT = 6379
 """The default of `--port`."""
@@ -46,6 +46,8 @@ def ray_starts(programs: Sequence[StartedProgram], mark: Callable[[Origin], Mark
                 blocks="--block" in options or not each.is_alone,
                 starter=each.place.via[-1] if each.place.via else "",
                 is_certain=each.is_certain,
+                is_background=each.is_background,
+                is_alone=each.is_alone or not each.place.via,
                 places={name: mark(at.origins[0]) for name, (at, _) in options.items() if at.origins},
             )
         )
@@ -94,3 +96,59 @@ def _text(options: Mapping[str, tuple[Value, Value | None]], name: str) -> str |
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"\d{1,6}", text) else None
+
+
+def gpu_demands(run: ImaginedRun, mark: Callable[[Origin], Mark]) -> tuple[GpuDemand, ...]:
+    """What the programs of a run ask of their Ray cluster, by the options of vLLM, verl and Ray Train's examples.
+
+    Sources: vllm/engine/arg_utils.py; verl/trainer/config/ppo_trainer.yaml; ray-project/ray, doc/source/train/examples.
+    """
+    programs = [(each.place.host, each.argv, each.origin) for each in run.launched if each.is_certain]
+    programs += [(each.place.host, each.argv, each.origin) for each in run.programs if each.is_certain]
+    found = []
+    for host, argv, origin in programs:
+        settings = dict(_settings(argv))
+        for names, gpus_of in _DEMANDS:
+            values = [settings.get(name) for name in names]
+            numbers = [_number(value.text) for value in values if value is not None and value.is_known]
+            first = next((value for value in values if value is not None), None)
+            is_meant = first is not None and None not in numbers and len(numbers) == sum(v is not None for v in values)
+            gpus = gpus_of([1 if v is None else _number(v.text) or 1 for v in values], argv) if is_meant else None
+            if gpus is not None and first is not None:
+                text = " ".join(name for name, value in zip(names, values, strict=True) if value is not None)
+                place = first.origins[0] if first.origins else origin
+                found.append(GpuDemand(host, gpus, text, mark(place)))
+                break
+    return tuple(found)
+
+
+def _settings(argv: Sequence[Value]) -> Iterator[tuple[str, Value]]:
+    """`--name value`, `--name=value`, `name=value`; underscores and dashes are the same."""
+    for at, word in enumerate(argv):
+        name, sign, text = word.text.partition("=")
+        key = name.lstrip("-+").replace("_", "-")
+        if sign:
+            yield key, word.with_text(text)
+        elif name.startswith("--") and at + 1 < len(argv):
+            yield key, argv[at + 1]
+
+
+def _of_vllm(numbers: Sequence[int], argv: Sequence[Value]) -> int | None:
+    """Tensor times pipeline parallelism, of `vllm serve` or its server modules; one replica at least is placed."""
+    return numbers[0] * numbers[1] if any("vllm" in value.text for value in argv[:6]) else None
+
+
+def _of_verl(numbers: Sequence[int], argv: Sequence[Value]) -> int | None:
+    return numbers[0] * numbers[1]
+
+
+def _of_train(numbers: Sequence[int], argv: Sequence[Value]) -> int | None:
+    """One GPU per worker."""
+    return numbers[0] if any(value.text in ("--use-gpu", "--use_gpu") for value in argv) else None
+
+
+_DEMANDS: Sequence[tuple[tuple[str, ...], Callable[[Sequence[int], Sequence[Value]], int | None]]] = (
+    (("tensor-parallel-size", "pipeline-parallel-size"), _of_vllm),
+    (("trainer.nnodes", "trainer.n-gpus-per-node"), _of_verl),
+    (("num-workers",), _of_train),
+)

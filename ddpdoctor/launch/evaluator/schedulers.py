@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, components_of
+from ddpdoctor.launch.evaluator.tools import UNSORTED_HOST
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layers, option_places
 
@@ -45,11 +46,16 @@ _STARTS_JSRUN = re.compile(r"(?m)^[^#\n]*\bjsrun\b")
 
 
 def _with_batch_node(found: Allocation) -> Allocation:
-    """Where jsrun starts the ranks, the script runs on a batch node. Whether and where that stands in the list of hosts
-    differs between sites, so the list is unknown.
+    """Where jsrun starts the ranks, the script runs on a batch node, the first row of the file with the hosts.
+
+    Source: OLCF, "Summit User Guide" (Job Launcher); LLNL, "Using LC's Sierra Systems". LSB_HOSTS differs between sites.
     """
     unknown = dict.fromkeys(("LSB_HOSTS", "LSB_MCPU_HOSTS"), Value("\0"))
-    return replace(found, variables={**found.variables, **unknown}, texts={})
+    if not found.nodes_are_known:
+        return replace(found, variables={**found.variables, **unknown}, texts={})
+    rows = "".join(f"{host}\n" * 2 for host in found.hosts)  # as many as it has cores; two show that it is repeated
+    texts = {LSF_HOSTFILE: f"{UNSORTED_HOST}\n{rows}"}
+    return replace(found, variables={**found.variables, **unknown}, texts=texts, batch_host=UNSORTED_HOST)
 
 
 def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation
-from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Place
-from ddpdoctor.launch.evaluator.launches import PlacedCommand, run_placed
-from ddpdoctor.launch.evaluator.manifests import PodLaunch, counted
+from ddpdoctor.launch.evaluator.execution_budget import Budget
+from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Place
+from ddpdoctor.launch.evaluator.launches import run_placed
+from ddpdoctor.launch.evaluator.manifests import PodLaunch, counted, plan_of_launched
+from ddpdoctor.launch.evaluator.placed_commands import PlacedCommand
 from ddpdoctor.launch.evaluator.scalars import Expansion, Manifest
-from ddpdoctor.launch.evaluator.shell import Budget
 from ddpdoctor.launch.evaluator.values import NODE, NOT_KNOWN, Value
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 from ddpdoctor.light_dataclass import dataclass
@@ -88,10 +90,18 @@ def run_of_skypilot(task: SkyPilotTask, text: str, file: str, version: Version) 
         run = run_placed(command, version, budget)
         found.left_out += run.left_out
         for each in counted(run.launched, "", 0):
-            groups.setdefault(each.key, []).append(each)
+            at = _address(each.launched, addresses[node], addresses, version)
+            groups.setdefault(each.key, []).append(replace(each, launched=at))
     found.add_groups([[each.launched for each in members] for members in groups.values()])
     found.left_out += budget.described(file, text)
     return found
+
+
+def _address(each: Launched, own: str, addresses: Sequence[str], version: Version) -> Launched:
+    """The launch on a host that is called by its address, where its master is the address of one of the nodes."""
+    plan = plan_of_launched(each, version)
+    master = plan.host if plan is not None else each.environ.get("MASTER_ADDR", NOT_KNOWN).text
+    return replace(each, place=replace(each.place, host=own, hostname=None)) if master in addresses else each
 
 
 def _environ(task: SkyPilotTask, manifest: Manifest, node: int, addresses: Sequence[str]) -> dict[str, Value]:

@@ -16,6 +16,7 @@ from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.skypilot import run_of_skypilot, task_of
 from ddpdoctor.launch.evaluator.submissions import submission_of
+from ddpdoctor.launch.lookup import NO_FILES, FileLookup
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
@@ -39,8 +40,12 @@ class TaskFile:
     left_out: tuple[str, ...] = ()
 
 
-def yaml_task(text: str, file: str, version: Version) -> TaskFile | None:
-    """A SkyPilot task or a Compose file; None for any other YAML."""
+def yaml_task(text: str, file: str, version: Version, files: FileLookup = NO_FILES) -> TaskFile | None:
+    """A SkyPilot task or a Compose file; None for any other YAML.
+
+    Args:
+        files: the files beside it.
+    """
     roots, _ = documents(file, text)
     task = task_of(roots)
     if task is not None:
@@ -54,7 +59,9 @@ def yaml_task(text: str, file: str, version: Version) -> TaskFile | None:
         command = service.at.get("command")
         if text_of(command) is not None and command is not None:
             found += _lines_of_scalar(command, text, file, {}, version)
-    made = _made("Compose file", run_of_compose(services, text, file, version), text, file, tuple(found), version)
+    made = _made(
+        "Compose file", run_of_compose(services, text, file, version, files), text, file, tuple(found), version
+    )
     names = names_of(roots, services)
     is_alone = all(not each.is_on_host for each in services)
     return replace(made, submission=replace(made.submission, names=names if is_alone else None))

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from ddpdoctor.launch.evaluator.arithmetic import ArithmeticFailed, evaluate
 
-__all__ = ["TOOLS", "Printed", "host_names"]
+__all__ = ["TOOLS", "UNSORTED_HOST", "Printed", "host_names"]
 
 Printed = tuple[str, int] | None
 Tool = Callable[[Sequence[str], str], Printed]
 
+UNSORTED_HOST = "the-batch-node"
+"""Stands for a host of which only the place in a list is known, not the name: sorted, its place is not known either."""
 MOST_LINES = 20_000
 MOST_HOSTS = 4_096
 
@@ -226,7 +228,7 @@ class _NoNumbers:
 
 def _sort(words: Sequence[str], stdin: str) -> Printed:
     found = _options(words, "", "nruV")
-    if found is None or found[1]:
+    if found is None or found[1] or UNSORTED_HOST in stdin:
         return None
     options = found[0]
     lines = _lines(stdin)

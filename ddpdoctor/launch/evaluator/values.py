@@ -6,13 +6,17 @@ text of the imagined process that is executed; `varies` says on what it depends,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["ARRAY", "EMPTY", "NODE", "NOT_KNOWN", "RANDOM", "TASK", "TIME", "Origin", "Value", "joined", "text_value"]
+__all__ = [
+    *("ARRAY", "EMPTY", "NODE", "NOT_KNOWN", "RANDOM", "TASK", "TIME"),
+    *("Origin", "Value", "joined", "origins_of", "text_value"),
+]
 
 NODE = "node"
 """It differs on every node: a host name, an address, a node id."""
@@ -79,3 +83,18 @@ def joined(values: Iterable[Value], separator: str = "") -> Value:
     parts = list(values)
     is_long = sum(len(value.text) for value in parts) > LONGEST_TEXT
     return text_value(UNKNOWN if is_long else separator.join(value.text for value in parts), *parts)
+
+
+def origins_of(values: Sequence[Value], separator: str, otherwise: Origin) -> Callable[[int, int], Origin]:
+    """Where the characters of the joined values were written: each piece at the first place of its value."""
+    starts, at = [], 0
+    for value in values:
+        starts.append(at)
+        at += len(value.text) + len(separator)
+
+    def origin(start: int, end: int) -> Origin:
+        number = bisect_right(starts, start) - 1
+        places = values[number].origins if 0 <= number < len(values) else ()
+        return places[0] if places else otherwise
+
+    return origin

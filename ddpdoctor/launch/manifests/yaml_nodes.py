@@ -48,19 +48,24 @@ class At:
         return Mark(self.line, self.column)
 
     def pairs(self, *path: str) -> Iterator[tuple[str, At]]:
-        """The entries of the mapping at `path`, empty if it is not a mapping."""
+        """The entries of the mapping at `path`, each key once, with those of its merge keys; empty if it is not a mapping."""
         node = self.get(*path) if path else self
         if node is None or node.node.id != "mapping":
             return
-        merged = []
-        for key, value in node.node.value[:MOST_ITEMS]:
-            if key.id == "scalar":
-                yield key.value, At(value)
-                if key.value == "<<" and value.id == "mapping":
-                    merged += value.value[:MOST_ITEMS]
-        for key, value in merged:
-            if key.id == "scalar":
-                yield key.value, At(value)
+        told, waiting, count = set(), [node.node], 0
+        while waiting and count < MOST_ITEMS:
+            own, merged = waiting.pop(0), []
+            for key, value in own.value[: MOST_ITEMS - count]:
+                count += 1
+                if key.id != "scalar" or (key.value in told and key.value != "<<"):
+                    continue
+                if key.value == "<<":
+                    each = [value] if value.id == "mapping" else value.value if value.id == "sequence" else []
+                    merged += [part for part in each[:MOST_ITEMS] if part.id == "mapping"]
+                else:
+                    told.add(key.value)
+                    yield key.value, At(value)
+            waiting = merged + waiting  # what is nearer wins, and counts once
 
     def items(self, *path: str) -> Iterator[At]:
         """The entries of the list at `path`, empty if it is not a list."""

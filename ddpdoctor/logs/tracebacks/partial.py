@@ -41,6 +41,11 @@ _ON_THE_WAY_OUT = pattern(
 
 def headless_traceback(data: bytes) -> Traceback | None:
     """The traceback in whose middle a text begins, as one that was cut by `tail` or in a report."""
+    empty = len(data) - len(data.lstrip(b"\r\n"))
+    if empty:
+        found = headless_traceback(data[empty:])
+        passed = data.count(b"\n", 0, empty)
+        return found and replace(found, number=found.number + passed, begin=found.begin and found.begin + passed)
     end = data.find(b"\n", 0, MOST_LINE_BYTES) + 1
     records = _JOINED.sub(b"\n", data[:end])
     found = _beheaded(records + data[end:])

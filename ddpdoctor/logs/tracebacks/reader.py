@@ -59,6 +59,8 @@ _RANKED = pattern(r": \(RANK (\d+)\)\s*$")
 _BOLD = pattern(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
 """A line that somebody stressed when they pasted it."""
 _GROUP = pattern(r"^\s*[|+][-| ]?\s?")
+_CARETS = pattern(r"[\^~]+")
+_SHREDDED = pattern(r"\s*(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\s*:\s+(?P<message>\S.*)")
 LEAST_OF_NAME = 5
 """So many characters of an exception's name identify it."""
 _BUILTIN = tuple(
@@ -190,7 +192,7 @@ class _TracebackBody:
 
     def _unindented(self, offset: int, text: str) -> re.Match[str] | None:
         """A line at the margin: this traceback's exception, that of another one, or anything else."""
-        ended = EXCEPTION.match(text)
+        ended = EXCEPTION.match(text) or _unshredded(text)
         is_named = ended is not None and ended["name"].endswith(_NAMES)
         is_end = ended is not None and bool(self.frames or is_named) and _is_exception(ended["name"], text)
         if ended is not None and is_end and not self._heads and (is_named or not self._ended):
@@ -218,6 +220,12 @@ class _TracebackBody:
     @property
     def _is_launchers(self) -> bool:
         return any(_LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
+
+
+def _unshredded(text: str) -> re.Match[str] | None:
+    """The exception in a line between whose words other processes wrote the carets of their tracebacks."""
+    found = _SHREDDED.match(_CARETS.sub("", text))
+    return EXCEPTION.match(f"{found['name']}: {' '.join(found['message'].split())}") if found is not None else None
 
 
 def _known_by_its_beginning(text: str) -> str:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ddpdoctor.rehearsal.hook import devices, variables
+from ddpdoctor.rehearsal.hook import devices, origins, variables
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.ending import steps
 from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, place
@@ -336,7 +336,14 @@ def _collective(name: str, original: Any) -> Any:
             _check_unscaled(given.get("tensor"), at)
         if name in IN_PLACE:
             _remember_graph(given.get("tensor"), public, at)
-        result = record(public, group, lambda: _run(name, original, given, args, kwargs), at=at, **fields)
+        run = functools.partial(_run, name, original, given, args, kwargs)
+        if name == "all_reduce" and origins.is_active():
+            size = dist.get_world_size(group) if _calls.name_of(group) is not None else 0
+            run = functools.partial(origins.reduced, given.get("tensor"), fields.get("red", "SUM"), size, at, run)
+        result = record(public, group, run, at=at, **fields)
+        if public in ("all_gather", "all_gather_into_tensor", "all_gather_base"):
+            outputs = devices.leaves([given[each] for each in OUTPUTS if each in given])
+            origins.set_gathered(given.get("tensor", given.get("input_tensor")), outputs, at)
         if fields.get("async") and result is not None and id(result) in _calls.works:
             tensors = [t for p in (*INPUTS, *OUTPUTS) if p in given for t in devices.leaves(given[p])]
             _calls.works[id(result)][2].extend(devices.begin_flight(tensors, public, at))
@@ -651,6 +658,7 @@ def _init_process_group(original: Any) -> Any:
             _calls.leave()
         _calls.backends["world"] = _calls.world_backend = "nccl" if asked == "nccl" else asked
         current = devices.current() if torch.cuda.is_available() else None
+        origins.begin(dist.get_world_size())
         channel().say(
             "joined",
             rank=dist.get_rank(),

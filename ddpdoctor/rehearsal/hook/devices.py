@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from ddpdoctor.rehearsal.hook import origins
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import place
 from ddpdoctor.rehearsal.hook.randomness import DRAWS, drawn
@@ -215,9 +216,12 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
         special = _SPECIAL.get(func)
-        if special is not None:
-            return special(func, args, kwargs)
         name = getattr(func, "__name__", "")
+        if special is not None:
+            result = special(func, args, kwargs)
+            if name in origins.FOLLOWED:
+                origins.follow(name, args, result)
+            return result
         given = kwargs.get("device")
         wanted = None
         if given is not None and not isinstance(given, bool):
@@ -236,6 +240,8 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
             drawn(name, result)
         elif name in DIVISIONS and wrapped | averaged:
             _check_division(tensors, args)
+        if name in origins.FOLLOWED:
+            origins.follow(name, args, result)
         if wanted is None:
             if name in FACTORIES and not tensors:
                 wanted = CPU
@@ -352,6 +358,9 @@ def _get_of_owner(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _set_data(func: Any, args: Any, kwargs: Any) -> Any:
+    before, after = device_of(args[0]), device_of(args[1]) if len(args) > 1 else None
+    if id(args[0]) in wrapped and before is not None and after is not None and before.type != after.type:
+        _report("moved_after_wrap", before=str(before), after=str(after))
     result = func(*args, **kwargs)
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
         mark(args[0], device_of(args[1]))
@@ -477,6 +486,8 @@ _SPECIAL: dict[Any, Any] = {
     _T.cuda: _cuda,
     _T.cpu: _cpu,
     _T.pin_memory: _same,
+    _T.item: origins.item,
+    _T.tolist: origins.tolist,
     _T.type: _type,
     torch._C._nn._parse_to: _parse_to,
     **{getattr(_T, name): _plain for name in ("size", "dim", "numel", "data_ptr", "stride", "element_size")},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import threading
 import weakref
 import zlib
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpdoctor.rehearsal.hook import devices, randomness, variables
+from ddpdoctor.rehearsal.hook import devices, gradients, origins, randomness, states, variables
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.collectives import calls, record, reduced, scaling, soft
 from ddpdoctor.rehearsal.hook.ending import steps
@@ -26,6 +27,9 @@ SHARDED = ("_is_flat_param", "_fsdp_flattened", "ds_id", "tensor_model_parallel"
 """Attributes that FSDP, DeepSpeed and Megatron give to parameters of which each rank has a part."""
 MOST_ROWS = 64
 MOST_BATCHES = 4
+LISTED_EPOCHS = 2
+LISTED_BATCHES = 12
+"""The samples of the first batches of the first epochs are compared between ranks, epochs and workers."""
 MOST_PARAMETERS = 400
 MOST_ELEMENTS = 4_000_000
 COMPARED_STEPS = 3
@@ -62,6 +66,7 @@ def watch() -> None:
     _watch_schedulers()
     _watch_evaluation()
     _watch_data_parallel()
+    states.watch()
 
 
 def _watch_ddp() -> None:
@@ -77,7 +82,16 @@ def _watch_ddp() -> None:
         parameters = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         places = sorted({str(found) for _, p in parameters if (found := devices.device_of(p)) is not None})
         listed = None if device_ids is None else [_index(each) for each in device_ids]
-        channel().say("ddp", at=at, device_ids=listed, devices=places, backend=calls().world_backend)
+        is_of_world = calls().name_of(kwargs.get("process_group")) == "world"
+        channel().say(
+            "ddp",
+            at=at,
+            device_ids=listed,
+            devices=places,
+            backend=calls().world_backend,
+            is_of_world=is_of_world,
+            broadcasts=kwargs.get("broadcast_buffers", args[1] if len(args) > 1 else None) is not False,
+        )
         if listed and places and all(each == "cpu" for each in places):
             raise ValueError(
                 "DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device "
@@ -209,6 +223,7 @@ def _watch_gradients() -> None:
     @functools.wraps(unscale)
     def unscaling(self: Any, optimizer: Any) -> Any:
         scaling["unscaled"] = place()
+        gradients.note("unscaled")
         return unscale(self, optimizer)
 
     @functools.wraps(clip)
@@ -216,6 +231,7 @@ def _watch_gradients() -> None:
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any(hasattr(p, name) for p in listed for name in ("_is_flat_param", "_fsdp_flattened")):
             channel().say("clipped_shards", at=place())
+        gradients.note("clipped")
         return clip(listed, *args, **kwargs)
 
     scaler.unscale_ = unscaling
@@ -234,6 +250,14 @@ def _watch_samplers() -> None:
         init(self, *args, **kwargs)
 
     DistributedSampler.__init__ = made
+    set_epoch = DistributedSampler.set_epoch
+
+    @functools.wraps(set_epoch)
+    def setting(self: Any, epoch: int) -> None:
+        channel().say("set_epoch", epoch=int(epoch), step=steps().count, at=place())
+        set_epoch(self, epoch)
+
+    DistributedSampler.set_epoch = setting
 
 
 def _reached(module: Any, _: Any) -> None:
@@ -284,6 +308,9 @@ def _watch_backward() -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
+        steps().refuse()
+        roots = devices.leaves(args[:1])
+        counts = [each for each in map(origins.origin_of, roots) if each is not None and each.by_sum]
         for root in devices.leaves(args[:1]) if reduced else ():
             found = reduced.get(id(root))
             if found is not None:
@@ -294,10 +321,21 @@ def _watch_backward() -> None:
             channel().say("ret", n=_pending.pop())
         if not getattr(_local, "synchronized", False):
             _local.unsynchronized = place()
+        elif counts and counts[0].degree < 0:
+            channel().say("divided_by_sum", at=list(counts[0].by_sum), backward=place())
+        gradients.backward_done(roots, _optimized())
         steps().backward_done()
         return result
 
     torch.autograd.backward = backward
+
+
+_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _optimized() -> list[Any]:
+    """The parameters of all optimizers."""
+    return [p for each in list(_optimizers) for group in getattr(each, "param_groups", ()) for p in group["params"]]
 
 
 def _watch_optimizers() -> None:
@@ -313,6 +351,8 @@ def _watch_optimizers() -> None:
     def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
         made[id(self)] = place()
         init(self, *args, **kwargs)
+        _optimizers.add(self)
+        gradients.watch_parameters([p for each in self.param_groups for p in each["params"]])
         if dist.is_available() and dist.is_initialized():
             _fingerprint(self, known.setdefault(id(self), len(known)), "initial")
 
@@ -334,8 +374,17 @@ def _watch_optimizers() -> None:
             _fingerprint(optimizer, number)
         steps().optimizer_done()
 
+    def begun(optimizer: Any, *_: Any) -> None:
+        steps().refuse()
+        if type(optimizer).__module__.startswith("torch.distributed"):
+            return
+        number = known.setdefault(id(optimizer), len(known))
+        gradients.used(optimizer, number, steps().optimizer_steps)
+        states.rates(optimizer, number)
+
     if register is not None:
         register(stepped)
+        module.register_optimizer_step_pre_hook(begun)
 
 
 def _check_registered(trained: set[int]) -> None:
@@ -417,9 +466,18 @@ class _Batches:
         try:
             batch = next(self._inner)
         except StopIteration:
-            channel().say("epoch_end", loader=self._number, iteration=self._iteration, batches=self._count)
+            channel().say(
+                "epoch_end",
+                loader=self._number,
+                iteration=self._iteration,
+                batches=self._count,
+                step=steps().count,
+            )
             raise
         self._count += 1
+        if self._iteration < LISTED_EPOCHS and self._count <= LISTED_BATCHES:
+            listed = _rows(batch)
+            channel().say("rows", loader=self._number, iteration=self._iteration, count=self._count, rows=listed)
         if self._iteration == 0 and self._count <= MOST_BATCHES:
             channel().say(
                 "batch", loader=self._number, count=self._count, rows=_rows(batch), states=randomness.states()
@@ -477,6 +535,7 @@ def _watch_loaders() -> None:
             seed=getattr(sampler, "seed", None),
             sampled_at=getattr(sampler, "_ddpdoctor_at", []),
             drop_last=getattr(self, "drop_last", None),
+            sampler_drops=getattr(sampler, "drop_last", None),
             batch_size=self.batch_size,
         )
 
@@ -553,7 +612,8 @@ def _watch_files() -> None:
     def saving(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         path = _path(f)
         if path is not None:
-            channel().say("save", path=path, at=place(), call=calls().count)
+            kept = sorted({str(found) for t in devices.leaves(obj) if (found := devices.device_of(t)) is not None})
+            channel().say("save", path=path, at=place(), call=calls().count, devices=kept)
         result = save(obj, f, *args, **kwargs)
         if path is not None:
             channel().say("saved", path=path, call=calls().count)
@@ -570,6 +630,7 @@ def _watch_files() -> None:
                 call=calls().count,
                 map_location=map_location is not None,
                 exists=os.path.exists(path),
+                device=devices.current() if torch.cuda.is_available() else None,
             )
         target = None
         if devices.is_cuda(map_location):
@@ -638,7 +699,11 @@ def _watch_schedule(name: str, attribute: str) -> None:
         init(self, *args, **kwargs)
         total = getattr(self, attribute, None)
         if isinstance(total, (int, float)):
-            _schedules.append((weakref.ref(self), int(total), place()))
+            at = place()
+            _schedules.append((weakref.ref(self), int(total), at))
+            per_epoch = kwargs.get("steps_per_epoch")
+            epochs = variables.named("epoch", sys._getframe(1))
+            channel().say("schedule", total=int(total), per_epoch=per_epoch, epochs=epochs, at=at)
 
     kind.__init__ = made
 

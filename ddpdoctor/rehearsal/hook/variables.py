@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.places import is_of_user
+from ddpdoctor.rehearsal.hook.places import frames_of_user, is_of_user
 
-__all__ = ["look"]
+__all__ = ["look", "named"]
 
 MOST_LOOKS = 300
 MOST_AT_A_LINE = 12
@@ -35,7 +35,22 @@ def look() -> None:
     if count > MOST_AT_A_LINE:
         return
     seen = [[f.f_code.co_filename, f.f_code.co_name, f.f_code.co_firstlineno, _values(f)] for f in frames]
+    sets = sorted({name for f in frames for name in _sets(f)})
+    if sets:
+        channel().say("sets", names=sets, at=frames_of_user(sys._getframe(2)))
     channel().say("locals", place=list(key), count=count, frames=seen)
+
+
+def named(word: str, frame: FrameType | None) -> list[int]:
+    """The whole numbers of the user's frames whose names contain a word; also attributes of objects such as `args`."""
+    found: set[int] = set()
+    for each in _frames(frame):
+        for name, value in list(each.f_locals.items())[:MOST_NAMES]:
+            inner = vars(value).items() if hasattr(value, "__dict__") and not isinstance(value, type) else ()
+            for key, number in ((name, value), *list(inner)[:MOST_NAMES]):
+                if word in key.lower() and type(number) is int and 0 < number < 100_000:
+                    found.add(number)
+    return sorted(found)[:20]
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:
@@ -57,6 +72,17 @@ def _values(frame: FrameType) -> dict[str, str]:
         elif _is_of_user(type(value)):
             own = list(getattr(value, "__dict__", {}).items())[:MOST_NAMES]
             found |= {f"{name}.{key}": text for key, each in own if (text := _text(each)) is not None}
+    return found
+
+
+def _sets(frame: FrameType) -> list[str]:
+    """The names of variables that are sets of several texts: their order differs between processes."""
+    found = []
+    for name, value in list(frame.f_locals.items())[:MOST_NAMES]:
+        own = list(getattr(value, "__dict__", {}).items())[:MOST_NAMES] if _is_of_user(type(value)) else []
+        for key, each in ((name, value), *((f"{name}.{key}", each) for key, each in own)):
+            if type(each) in (set, frozenset) and len(each) > 1 and all(isinstance(text, str) for text in each):
+                found.append(key)
     return found
 
 

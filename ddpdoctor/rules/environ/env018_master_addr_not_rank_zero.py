@@ -12,11 +12,13 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.nodes import Nodes
 from ddpdoctor.facts.probe import Kind, Probe
+from ddpdoctor.facts.submission import Submission, Task
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.environ import environments_of_nodes
 from ddpdoctor.rules.launch import master
 from ddpdoctor.rules.launch.pointing import agents, point
+from ddpdoctor.rules.launch.submitted import at_mark, mark_of
 from ddpdoctor.rules.observation_findings import observed
 
 
@@ -71,3 +73,25 @@ def other_pod(launch: Launch) -> Iterator[Finding]:
             text = f"{given.value} is pod {match[1]}, but {pod.name}-0 has rank 0"
             expected, label = f"{pod.name}-0{match[2] or ''}", f"use {pod.name}-0"
             yield point(launch, line, given.value_word, text, expected, None, label=label)
+
+
+@master_addr_not_rank_zero.look
+def batch_node(submission: Submission) -> Iterator[Finding]:
+    """jsrun starts the ranks on the compute nodes, but the address is that of the node which runs the batch script."""
+    batch = submission.grant.batch_host
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        plan = task.line.plan
+        master = task.line.environ.variables.get("MASTER_ADDR") if plan is None else plan.host
+        if batch and master == batch and "jsrun" in task.via and batch not in (task.host, *_hosts(task)):
+            mark = task.set_at.get("MASTER_ADDR") or mark_of(task, None)
+            text = "the master address is the batch node, on which jsrun starts no rank"
+            fix = "Use the first compute node: the second line of `sort -u $LSB_DJOB_HOSTFILE`, without the batch node."
+            label, severity = "use the first compute node", Severity.WARNING
+            yield at_mark(
+                submission, mark, text, seen=batch, expected=task.host, label=label, severity=severity, fix=fix
+            )
+            return
+
+
+def _hosts(task: Task) -> tuple[str, ...]:
+    return () if task.launcher is None else task.launcher.hosts

@@ -280,10 +280,11 @@ def variables_withheld(submission: Submission) -> Iterator[Finding]:
 
 
 def _read_without(task: Task) -> Iterator[str]:
-    """The variables that init_process_group reads in a task that does not have them."""
+    """The variables that init_process_group or the script itself needs, in a task that does not have them."""
     script = task.script
-    if task.layer.launcher is not LauncherKind.PYTHON or script is None or not script.takes_master:
+    if task.layer.launcher is not LauncherKind.PYTHON or script is None:
         return
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
+    of_torch = ("MASTER_ADDR", "MASTER_PORT") if script.takes_master else ()
+    for name in dict.fromkeys((*of_torch, *script.requires)):
         if name in task.withheld and name not in task.line.environ.variables and name not in script.sets:
             yield name

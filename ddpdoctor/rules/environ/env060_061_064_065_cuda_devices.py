@@ -12,12 +12,14 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.launchers import TORCHRUN
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.visibility import joined, listed, visible
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import option, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.environ.settings import CVD, about
 from ddpdoctor.rules.launch.pointing import after, point, replace_word, revalue, shown
+from ddpdoctor.rules.launch.submitted import at_mark, option_mark
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -229,6 +231,24 @@ def one_each(launch: Launch) -> Iterator[Finding]:
         if binding:
             edits, label = _unbound(line, word, tasks), "use --gpus-per-node"
             yield point(launch, line, word, f"{binding} {text}", "--gpus-per-node", edits, label=label)
+
+
+@one_gpu_visible_per_rank.look
+def one_per_resource_set(submission: Submission) -> Iterator[Finding]:
+    """jsrun or flux gives each task one GPU, and the script selects the one with its local rank."""
+    for step in submission.steps:
+        task = step.tasks[0]
+        launcher, script = task.launcher, task.script
+        if not step.is_certain or launcher is None or launcher.name not in ("jsrun", "flux") or task.gpus != 1:
+            continue
+        is_alone = launcher.tasks <= len(launcher.hosts) or CVD in task.set_at
+        if is_alone or script is None or not script.takes_gpu_of_local_rank or task.line.starter is not None:
+            continue
+        text = f"{launcher.name} gives each rank one GPU (cuda:0), but {script.path:.30} selects cuda:LOCAL_RANK"
+        mark = option_mark(submission, task, "-g", "--gpu_per_rs", "--gpus-per-task")
+        fix = "Give all GPUs of the node to one resource set (`-r 1 -a 6 -g 6`), or select `cuda:0`."
+        yield at_mark(submission, mark, text, seen="1 GPU", expected="all GPUs, or cuda:0", label="1 GPU each", fix=fix)
+        return
 
 
 def _bound(line: LaunchLine) -> tuple[Word | None, str]:

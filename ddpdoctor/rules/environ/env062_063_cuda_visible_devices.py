@@ -30,7 +30,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
     candidates=("ENV062",),
     stage=CausalStage.DEATH,
     also_in=("gpus",),
-    signatures=(r"No CUDA GPUs are available",),
+    signatures=(r"No (?:CUDA|HIP) GPUs are available",),
 )
 def cuda_visible_devices_empty(
     environ: Environ, gpu: Gpu | None = None, launch: Launch | None = None
@@ -175,7 +175,7 @@ def _kept(value: str) -> str:
     return ",".join(dict.fromkeys(e for e in entries if re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", e)))
 
 
-NO_GPU = (r"No CUDA GPUs are available",)
+NO_GPU = (r"No (?:CUDA|HIP) GPUs are available",)
 
 
 EMPTY = re.compile(r"CUDA_VISIBLE_DEVICES ?(?:=|is set to) ?(?:['\"]{2}|-1\b|$)")

@@ -47,6 +47,9 @@ def duplicate_gpu(probe: Probe | None = None, nodes: Nodes | None = None) -> Ite
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("nccl")
         model = model.cuda()
+
+    ## Source
+    Confirmed in https://github.com/Peterande/D-FINE/issues/289 (a fixed device in the script was removed).
     """
     if nodes is not None:
         yield from _shared_by_nodes(nodes)

@@ -77,6 +77,8 @@ def shm_too_small_for_nccl(
 
     ## Source
     NCCL transport/shm.cc: one receive buffer is 4096 + 524288 + 4915200 + 4194304 bytes.
+    Confirmed in https://github.com/NVIDIA/nccl/issues/342 (a larger /dev/shm) and
+    https://github.com/fal-ai-community/video-diffusion-speedrun/issues/2 (`--shm-size=1g`).
     """
     ranks = local_ranks(environ, gpu, job) or 0
     need_gpus(gpu)

@@ -59,6 +59,10 @@ def shm_too_small_for_dataloader(
         docker run --gpus all IMAGE python train.py --num-workers 8
         # after
         docker run --gpus all --shm-size=16g IMAGE python train.py --num-workers 8
+
+    ## Source
+    Confirmed in https://github.com/fastai/docker-containers/issues/21 (`--shm-size=3G`) and
+    https://github.com/apache/mxnet/issues/18224.
     """
     if host.shm_kind == "missing":
         yield Finding(

@@ -57,6 +57,9 @@ def open_files_limit_low(
         # after
         ulimit -n 65536
         torchrun --nproc-per-node 8 train.py
+
+    ## Source
+    Confirmed in https://github.com/pytorch/pytorch/issues/973 (a higher RLIMIT_NOFILE).
     """
     if probe is not None:
         yield from observed(probe.seen(Kind.OUT_OF_FILES), expected="a few for each rank of the job")

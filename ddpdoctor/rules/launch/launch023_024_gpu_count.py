@@ -251,6 +251,7 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
         told.add((mark.line, mark.column))
         text = f"{processes} processes on {task.host}, which has {_gpus(gpus)}"
         yield at_mark(submission, mark, text, seen=str(processes), expected=f"at most {gpus}", label=f"use {gpus}")
+    yield from _same_devices(submission)
     for task, ranks, is_sure in _crowds(submission):
         gpus = task.gpus
         if gpus and ranks > gpus:
@@ -261,6 +262,29 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
             fix = "Start one process per GPU of the host."
             yield at_mark(
                 submission, mark, text, seen=str(ranks), expected=str(gpus), label=label, severity=severity, fix=fix
+            )
+            return
+
+
+def _same_devices(submission: Submission) -> Iterator[Finding]:
+    """All ranks of a host are given the same GPUs, and there are fewer GPUs than ranks that select one by local rank."""
+    for step in submission.steps:
+        hosts: dict[str, list[Task]] = {}
+        for task in step.tasks if step.is_certain and not step.job.agents else ():
+            hosts.setdefault(task.host, []).append(task)
+        for tasks in hosts.values():
+            values = {task.line.environ.variables.get(CVD) for task in tasks}
+            value, first = next(iter(values)), tasks[0]
+            count = listed(value) if len(values) == 1 and is_known(value) else None
+            selects = all(task.script is not None and task.script.takes_gpu_of_local_rank for task in tasks)
+            if not count or not selects or len(tasks) <= count or CVD not in first.set_at:
+                continue
+            text = f"{len(tasks)} ranks on {first.host}, and {CVD}={shorten(value or '', 20)} for all of them"
+            expected = ",".join(map(str, range(len(tasks))))
+            fix = f"Set `{CVD}={expected}`, or leave it to the scheduler."
+            label = f"use {expected}" if len(tasks) < 9 else "list a GPU per rank"
+            yield at_mark(
+                submission, first.set_at[CVD], text, seen=value or "", expected=expected, label=label, fix=fix
             )
             return
 

@@ -162,11 +162,15 @@ def malformed(
             changes = [revalue(endpoint, f"{host}:{port or 29400}")] if host else None
             text = f"{shorten(value, 50)} is a URL"
             yield point(launch, line, endpoint.value_word, text, "HOST:PORT", changes, label="use HOST:PORT")
-        elif endpoint is not None and not plan.is_standalone and re.fullmatch(r"[\d.]+", plan.host or ""):
+        elif endpoint is not None and not plan.is_standalone and re.search(_NO_NAME, plan.host or ""):
             fault = problem(plan.host or "")
             if fault is not None:
-                text = f"{plan.host} {fault}"
+                text = f"{shorten(plan.host or '', 30)} {fault}"
                 yield point(launch, line, endpoint.value_word, text, "HOST:PORT", label="use one node's address")
+
+
+_NO_NAME = re.compile(r"\A[\d.]+\Z|[^\w.:-]")
+"""Numbers, and what holds a sign that torch does not accept in the host of an endpoint."""
 
 
 def _malformed(

@@ -127,10 +127,21 @@ def numbered_ranks(submission: Submission) -> Iterator[tuple[Step, tuple[int, ..
         launcher = step.tasks[0].launcher
         master = step.tasks[0].line.environ.variables.get("MASTER_ADDR")
         is_meant = launcher.name in _OF_TASKS if launcher is not None else master in (submission.names or ())
-        ranks, sizes = _numbers(step, "RANK"), _numbers(step, "WORLD_SIZE")
+        ranks, sizes = _numbers(step, "RANK") or _set_by_scripts(step), _numbers(step, "WORLD_SIZE")
         is_rank = all(task.line.starter is None for task in step.tasks)
         if step.is_certain and is_meant and is_rank and ranks and len(set(sizes)) == 1:
             yield step, ranks, sizes[0]
+
+
+def _set_by_scripts(step: Step) -> tuple[int, ...]:
+    """The ranks of tasks whose script sets RANK itself, from a variable of its launcher; () for other tasks."""
+    variables = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID", "JSM_NAMESPACE_RANK"}
+    for task in step.tasks:
+        script = task.script
+        is_set = script is not None and "RANK" in script.sets and variables & set(script.reads) and not script.spawns
+        if not is_set or "WORLD_SIZE" in (script.sets if script is not None else ()):
+            return ()
+    return tuple(task.number for task in step.tasks)
 
 
 _OF_TASKS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "jsrun", "flux", "horovodrun")

@@ -272,6 +272,8 @@ def nccl_id_exchange_timeout() -> None:
 
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (broadcastUniqueNCCLID).
+    https://github.com/NVIDIA/nccl/issues/708 (one process preprocessed for longer than the timeout; a streaming data
+    set avoided it).
     """
 
 

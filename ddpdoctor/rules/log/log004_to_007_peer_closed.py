@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddpdoctor.findings import CausalStage, Finding, Severity, Speaker
+from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Speaker, Where
 from ddpdoctor.rules import cause
 
 if TYPE_CHECKING:
-    from ddpdoctor.facts.hang import Hang
+    from ddpdoctor.facts.hang import DebugAnswer, Hang
     from ddpdoctor.facts.log import Log, LogLine
 
 __all__ = ["CLOSED"]
@@ -261,6 +261,31 @@ def dead_for_ras(hang: Hang) -> Iterator[Finding]:
         gone = tuple(p for p in each.peers if p.trouble in ("dead", "incomplete"))
         if gone:
             yield ras_finding(each, gone, f"{ranges(p.rank for p in gone)}: no response to NCCL RAS, dead or stuck")
+
+
+@rank_death_not_propagated.look
+def silent_for_debug_server(hang: Hang) -> Iterator[Finding]:
+    """Ranks that did not answer torch's debug server."""
+    from ddpdoctor.dumps.conflict import ranges
+    from ddpdoctor.facts.gaps import not_here
+
+    if not hang.debug_answers and not any(each.host for each in hang.stacks):
+        not_here("no answers to torch's debug server")
+    silent: dict[int, DebugAnswer] = {}
+    for each in hang.debug_answers:
+        if each.trouble == "no answer":
+            silent.setdefault(each.rank, each)
+    if silent:
+        (first, *others), ranks = [silent[rank] for rank in sorted(silent)], tuple(sorted(silent))
+        place = Where(host=first.host or None, rank=None if others else first.rank, file=first.source, line=first.line)
+        yield Finding(
+            f"{ranges(ranks)}: no answer to torch's debug server, dead or stuck",
+            tuple(Evidence(f"{each.source}:{each.line}", each.text, "an answer") for each in silent.values()),
+            where=replace(place, host=None if others else place.host),
+            ranks=ranks,
+            certainty=Certainty.LIKELY,
+            label="no answer",
+        )
 
 
 NOT_REACHED = (r"\bconnect\(\) timed out\.",)

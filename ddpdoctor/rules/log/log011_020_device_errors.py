@@ -29,6 +29,7 @@ ORDINAL = (r"invalid device ordinal",)
         r"CUDA error: misaligned address",
         r"CUDA error: an illegal instruction was encountered",
         r"\b(Memory access fault|HW Exception) by GPU node-\d",
+        r"\bHSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b",
     ),
 )
 def asynchronous_cuda_error() -> None:

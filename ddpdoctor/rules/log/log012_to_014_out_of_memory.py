@@ -70,8 +70,7 @@ def gpu_out_of_memory(log: Log) -> Iterator[Finding]:
     "nccl-out-of-memory",
     Severity.ERROR,
     signatures=(
-        r"NCCL WARN Cuda failure (\d+ )?'out of memory'",
-        r"Cuda failure 2 'out of memory'",
+        r"Cuda failure (\d+ )?'out of memory'",
         r"Failed to CUDA (?:host )?[cm]alloc (?:async )?\d+ bytes",
     ),
 )

@@ -74,6 +74,7 @@ KILLED = "Killed"
 """The last line that a shell prints about a program ended by SIGKILL; a server ends itself in this way after an exception."""
 OF_BACKEND = re.compile(r"NCCL|nccl|DistBackendError|CUDA|c10|[Pp]rocess ?[Gg]roup")
 """Exceptions about which NCCL's own lines say more."""
+OF_NCCL = re.compile(r"\bNCCL (?:INFO|WARN)\b")
 _ERRNO = re.compile(r"^\[Errno \d+\] ")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -155,7 +156,7 @@ class _Explained:
 def _is_explained(each: Traceback, lines: _Explained) -> bool:
     near = [line for number in _own_lines(each) for line in lines.by_place.get((each.source, number), ())]
     if not OF_BACKEND.search(f"{each.exception}: {each.message}"):
-        near = [line for line in near if "NCCL INFO" not in line.text]  # NCCL's teardown after other ranks ended
+        near = [line for line in near if not OF_NCCL.search(line.text)]  # what NCCL says after a rank ended
     return any(line.who.may_be(each.who) for line in near if line.text != KILLED) or any(
         repeats(each, line) for line in lines.repeated
     )

@@ -15,9 +15,10 @@ from ddpdoctor.logs.line_meaning import NCCL_RETURNED
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.logs.nccl_hints import hints_after
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.log.headlines import clipped
 from ddpdoctor.rules.log.log004_to_007_peer_closed import CLOSED, peer_connection_closed
 from ddpdoctor.rules.log.nccl_hints import advice, hinted_causes
-from ddpdoctor.rules.log.signatures import codes_of, explained, finding_of
+from ddpdoctor.rules.log.signatures import codes_of, explained, finding_of, retitled
 
 FAILED = (
     r"unhandled (cuda|system) error",
@@ -28,6 +29,7 @@ FAILED = (
     r"ncclInvalid(Usage|Argument)",
     r"NCCL error[^\n]{0,300}, invalid (usage|argument)\b",
     r"NCCL Error \d+: (invalid|internal) ",
+    r"\bNCCL error: (?:invalid (?:usage|argument)|internal error|remote process exited)",
 )
 
 ECHOES = re.compile(r"Failed to execute operation|Error encountered progressing operation|NCCL WARN \S+:\d+ -> ?\d\b")
@@ -43,6 +45,8 @@ WHY_OF_WARNING = (
 )
 OF_NETWORK = re.compile(r"socket|bootstrap|\bnet|ib_plugin")
 """NCCL's source files for connections to other nodes."""
+LAST_ERROR = re.compile(r"[Ll]ast error:? (?P<error>\S[^\n]{4,300})")
+"""What torch prints below NCCL's error, where a text has it in one line."""
 KINDS = {
     "1": "a CUDA call",
     "2": "a system call",
@@ -117,6 +121,7 @@ def nccl_error_without_reason(log: Log) -> Iterator[Finding]:
         has_reason = any(line not in lines for line in explained(log, "cause"))
         title = "NCCL failed" if has_reason else "NCCL failed, and the log does not show the reason"
         found = finding_of(log, lines, title, blames_speaker=True)
+        found = found if has_reason else _with_last_error(lines, found)
         closed = matching_lines(log, CLOSED)
         is_lost = all(any(line.who.may_be(peer.who) for peer in closed) for line in lines)
         is_lost = is_lost or (bool(closed) and all("nternal" in line.text for line in lines))
@@ -141,6 +146,15 @@ def _warned(log: Log, warnings: list[LogLine], lines: list[LogLine]) -> Finding:
         candidates=hinted_causes(hints),
         certainty=Certainty.CANDIDATES,
     )
+
+
+def _with_last_error(lines: list[LogLine], found: Finding) -> Finding:
+    """With what NCCL itself gives as its last error, where the line has it."""
+    told = next((m["error"] for line in lines if (m := LAST_ERROR.search(line.text)) is not None), None)
+    if told is None:
+        return found
+    found = replace(found, why=f"NCCL's own last error is the nearest reason in the log: {told}", fix=FIX_OF_WARNING)
+    return retitled(found, f"NCCL failed: {clipped(told)}")
 
 
 def _passed_on(log: Log) -> Iterator[Finding]:

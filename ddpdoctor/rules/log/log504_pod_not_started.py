@@ -10,6 +10,7 @@ from ddpdoctor.facts.log import Log, LogLine
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.logs.context_patterns import context_lines
 from ddpdoctor.logs.matching import matching_lines
+from ddpdoctor.logs.pod_waits import waits_in
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.signatures import finding_of, retitled
 
@@ -28,6 +29,8 @@ WAITS = (
     r"\bRunContainerError\b",
     r"Termination reason: StartError",
     r"failed to create containerd task",
+    r"\bforbidden: exceeded quota: ",
+    r"couldn't assign flavors to pod set",
 )
 RAN = (r"\bStarted container\b", r"^[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+ +(\d+)/\d+ +(Running|Completed|Succeeded) ")
 """What events and `kubectl get pods` show about a pod that ran."""
@@ -43,6 +46,8 @@ OF_MASTER = (
     "Start the master pod, and check its Service and the pod's DNS (`kubectl get svc,endpoints`): the init container waits until "
     "the master's name resolves (NET003)"
 )
+MOST_USEFUL = 5
+"""The highest rank of a second reason that is worth a sentence."""
 _STARTED = re.compile(r"Started container (?!(?:[\w.]+-)*init)")
 _ROW = re.compile(r"^([a-z0-9][a-z0-9.-]*) +\d+/\d+ ")
 
@@ -56,8 +61,9 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
     The other pods only print `Rendezvous'ing worker group` and, 10 minutes later, `RendezvousTimeoutError`.
 
     ## Fix
-    Run `kubectl describe pod POD`: the last event shows what it waits for. Start all pods of a job together or none (gang
-    scheduling, minAvailable of its PodGroup).
+    Run `kubectl describe pod POD`: the last event shows what it waits for, which decides the fix: free GPUs, a toleration, a
+    label, a volume, a quota, or the image. Start all pods of a job together or none (gang scheduling, minAvailable of its
+    PodGroup).
 
     ## Example
 
@@ -72,7 +78,7 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
     lines = [line for line in matching_lines(log, WAITS) if _pod(line) not in ran]
     if lines:
         pods = ", ".join(sorted({pod for line in lines if (pod := _pod(line)) is not None}))
-        yield _of_pods(log, lines, f"{pods or 'a pod'} never ran")
+        yield _with_reason(log, lines, f"{pods or 'a pod'} never ran")
     yet = [line for line in matching_lines(log, YET) if _pod(line) not in ran]
     if yet and not lines:
         pods = ", ".join(sorted({pod for line in yet if (pod := _pod(line)) is not None}))
@@ -91,6 +97,17 @@ def pod_not_started(log: Log) -> Iterator[Finding]:
         title = f"{pods or 'a pod'} never ran: its init container fails repeatedly"
         is_of_master = any("init-pytorch" in line.text for line in inits)
         yield replace(_of_pods(log, inits, title), fix=OF_MASTER if is_of_master else "")
+
+
+def _with_reason(log: Log, lines: list[LogLine], title: str) -> Finding:
+    """The finding with the reason that decides why the pods wait, and what to do about it and about the next one."""
+    waits = waits_in(line.text for line in lines)
+    if not waits:
+        return _of_pods(log, lines, title)
+    deciding = [line for line in lines if waits[0] in waits_in([line.text])]
+    others = [f"Then: {wait.fix}" for wait in waits[1:2] if wait.rank <= MOST_USEFUL]
+    found = _of_pods(log, [*deciding, *(line for line in lines if line not in deciding)], f"{title}: {waits[0].why}")
+    return replace(found, fix=". ".join((waits[0].fix, *others)))
 
 
 def _of_pods(log: Log, lines: list[LogLine], title: str, undetermined: str = "") -> Finding:

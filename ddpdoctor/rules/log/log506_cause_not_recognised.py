@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.log import EventKind, Exit, JobOutcome, Log, LogEvent, LogLine, Traceback, Who
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Severity, Where
@@ -14,6 +15,9 @@ from ddpdoctor.rules import cause
 from ddpdoctor.rules.log.headlines import headline, who
 from ddpdoctor.rules.log.signatures import shortened
 from ddpdoctor.rules.log.what_to_collect import what_next
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.hang import Hang
 
 __all__: list[str] = []
 
@@ -85,6 +89,26 @@ def cause_not_recognised(log: Log) -> Iterator[Finding]:
         severity=None if words.is_certain else Severity.WARNING,
         certainty=Certainty.CANDIDATES,
     )
+
+
+@cause_not_recognised.look
+def unhealthy(hang: Hang) -> Iterator[Finding]:
+    """Ranks whose backend torch's own health check calls unhealthy, without the reason."""
+    from ddpdoctor.facts.gaps import not_here
+
+    if not hang.debug_answers:
+        not_here("no answers to torch's debug server")
+    for each in (answer for answer in hang.debug_answers if answer.trouble == "unhealthy"):
+        yield Finding(
+            f"rank {each.rank} is unhealthy, says torch's debug server; the reason is not in this file",
+            (Evidence(f"{each.source}:{each.line}", each.text, '"healthy": true'),),
+            fix="Collect the page /stacks of the debug server, the Flight Recorder dumps and the log of this rank; then run "
+            "`ddpdoctor triage` on all of them",
+            where=Where(host=each.host or None, rank=each.rank, file=each.source, line=each.line),
+            ranks=(each.rank,),
+            quote=each.text,
+            certainty=Certainty.LIKELY,
+        )
 
 
 def _headline(words: LastWords, ranks: tuple[int, ...], hosts: tuple[str, ...], quote: str) -> str:

@@ -84,6 +84,8 @@ def extension_abi_mismatch(log: Log) -> Iterator[Finding]:
     ## Source
     Confirmed in https://github.com/Dao-AILab/flash-attention/issues/853 and /975 (the wheel with cxx11abiFALSE), and in
     https://github.com/huggingface/open-r1/issues/684 (an older flash-attn for torch 2.6).
+    Also in https://github.com/Dao-AILab/flash-attention/issues/854 and /950, and in
+    https://github.com/haotian-liu/LLaVA/issues/1366 (`--no-build-isolation --no-cache-dir`).
     """
     for found in ending(extension_abi_mismatch, log):
         lines = matching_lines(log, extension_abi_mismatch.rule.signatures)

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddpdoctor.facts.log import Log
-from ddpdoctor.findings import CausalStage, Finding, Severity
+from ddpdoctor.facts.log import Log, LogLine
+from ddpdoctor.findings import CausalStage, Evidence, Finding, Severity
 from ddpdoctor.logs.matching import matching_lines
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.log.signatures import ending
+from ddpdoctor.rules.log.signatures import ending, retitled, shortened
 
 __all__: list[str] = []
 
+_CODED = r"\bE[A-Z]\d{4}: [^\n]{0,300}\bReason: "
+"""A code of CANN with its reason."""
+_PRECISE = (re.compile(_CODED), re.compile(r"reason=\[(?!driver error:internal)"), re.compile(r"\bReason: |synStatus="))
+"""What names a reason, the most precise first."""
 _WANTED = re.compile(r"\bset (?P<setting>CCL_\w{3,40}=\w{1,40}) explicitly")
 
 
@@ -32,6 +36,8 @@ _WANTED = re.compile(r"\bset (?P<setting>CCL_\w{3,40}=\w{1,40}) explicitly")
         r"\bE[A-Z]9999: Inner Error",
         r"execution of the Notify register times out",
         r"synStatus=\d+ \[",
+        _CODED,
+        r"\b(?:rt|acl|Hccl|hccl)\w{3,60} (?:execute )?fail(?:ed)?\b[^\n]{0,40}, ?reason=\[",
     ),
 )
 def ascend_runtime_error(log: Log) -> Iterator[Finding]:
@@ -58,7 +64,24 @@ def ascend_runtime_error(log: Log) -> Iterator[Finding]:
     ## Source
     CANN's list of error codes; HCCL_CONNECT_TIMEOUT is 120 s by default.
     """
-    yield from ending(ascend_runtime_error, log)
+    lines = matching_lines(log, ascend_runtime_error.rule.signatures)
+    decisive = min(lines, key=_generality, default=None)
+    for found in ending(ascend_runtime_error, log):
+        yield found if decisive is None or decisive is lines[0] else _deciding(log, found, decisive)
+
+
+def _generality(line: LogLine) -> int:
+    """0 for a line with a code or a reason of its own, more for one that only says where the error was noticed."""
+    return next((place for place, known in enumerate(_PRECISE) if known.search(line.text)), len(_PRECISE))
+
+
+def _deciding(log: Log, found: Finding, line: LogLine) -> Finding:
+    """The finding, which quotes the line that decides first."""
+    evidence = Evidence(log.place(line.source, line.number), shortened(line.text))
+    quote = shortened(line.text.strip())
+    others = tuple(each for each in found.evidence if each.path != evidence.path)
+    title = ascend_runtime_error.rule.title
+    return retitled(replace(found, quote=quote, evidence=(evidence, *others)), title)
 
 
 @cause(
@@ -98,15 +121,17 @@ def oneccl_runtime_error(log: Log) -> Iterator[Finding]:
     Confirmed in https://github.com/huggingface/accelerate/issues/2340: CCL_ZE_IPC_EXCHANGE=sockets.
     """
     lines = matching_lines(log, oneccl_runtime_error.rule.signatures)
-    wanted = next((m["setting"] for line in lines if (m := _WANTED.search(line.text)) is not None), None)
+    wanted = next(((line, m["setting"]) for line in lines if (m := _WANTED.search(line.text)) is not None), None)
     for found in ending(oneccl_runtime_error, log):
-        yield found if wanted is None else _with_setting(found, wanted)
+        yield found if wanted is None else _with_setting(log, found, *wanted)
 
 
-def _with_setting(found: Finding, setting: str) -> Finding:
+def _with_setting(log: Log, found: Finding, line: LogLine, setting: str) -> Finding:
     """With the setting that the message itself asks for."""
     return replace(
         found,
+        quote=shortened(line.text.strip()),
+        evidence=(Evidence(log.place(line.source, line.number), shortened(line.text)), *found.evidence),
         why=f"The message asks for {setting}: without MPI's launcher oneCCL does not know which GPUs share a node.",
         fix="Set what the message asks for, in the shell that starts the ranks, on every node",
         fix_command=f"export {setting}",

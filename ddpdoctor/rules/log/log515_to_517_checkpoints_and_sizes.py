@@ -55,7 +55,7 @@ def checkpoint_world_size_differs(log: Log) -> Iterator[Finding]:
     Severity.ERROR,
     stage=CausalStage.FAULT,
     signatures=(
-        r"world[_ ]size ?\(\d+\) is not (?:equal to|divisible by) ",
+        r"world[_ ]size ?\(\d+\) is (?:not (?:equal to|divisible by)|(?:less|smaller|greater|larger) than) ",
         r"_para(?:llel)?_size (?:must be|should be|is not) (?:equal|divisible)",
         r"\ba multiple of (?:the )?(?:tensor|pipeline|context|expert|sequence|model)[_ -](?:model[_ -])?parallel",
         r"divisible by (?:the )?(?:tensor|pipeline|context|expert|sequence|model)[_ -](?:model[_ -])?parallel",

@@ -64,6 +64,8 @@ def tensors_on_different_devices(log: Log) -> Iterator[Finding]:
         r"\bCUBLAS_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|INVALID_VALUE|NOT_SUPPORTED)",
         r"\bCUSOLVER_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR)",
         r"Unable to find a valid cuDNN algorithm",
+        r"\bRuntimeError: miopenStatus[A-Z]\w+",
+        r"\b(?:HIPBLAS|ROCBLAS|HIPSOLVER)_STATUS_(?:NOT|INVALID|INTERNAL|ALLOC|MEMORY|EXECUTION|UNKNOWN|ARCH)",
         r"(?:FIND|GET) was unable to find an engine to execute this computation",
         r"cuDNN version incompatibility: PyTorch was compiled",
         r"CUDA error: (?:invalid configuration argument|mapping of buffer object failed|too many resources requested)",

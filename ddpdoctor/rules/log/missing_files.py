@@ -58,7 +58,7 @@ def _finding(log: Log, what: str, missing: list[Traceback], ranks: list[int], ho
     place = first.place
     return Finding(
         headline(names_of(ranks, hosts), what),
-        tuple(Evidence(log.place(t.source, t.number), t.message[:200], "the file exists") for t in missing[:3]),
+        tuple(Evidence(log.place(t.source, t.number), _raised(t), "the file exists") for t in missing[:3]),
         where=Where(
             host=hosts[0] if len(hosts) == 1 else None,
             rank=ranks[0] if len(ranks) == 1 else None,
@@ -66,5 +66,9 @@ def _finding(log: Log, what: str, missing: list[Traceback], ranks: list[int], ho
             line=None if place is None else place.line,
         ),
         ranks=tuple(ranks),
-        quote=first.message[:200],
+        quote=_raised(first),
     )
+
+
+def _raised(each: Traceback) -> str:
+    return f"{each.exception}: {each.message}"[:240]

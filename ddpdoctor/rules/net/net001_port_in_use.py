@@ -62,6 +62,8 @@ def port_in_use(
 
     ## Source
     torch TCPStore binds every address with SO_REUSEADDR, so sockets in TIME_WAIT do not block it.
+    Confirmed in https://github.com/thu-coai/CDial-GPT/issues/103 and
+    https://github.com/facebookresearch/XLM/issues/53 (another free port for each job).
     """
     yield from observed(probe.seen(Kind.PORT_TAKEN, Kind.STRANGER) if probe else (), expected="the job's own store")
     if nodes is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from ddpdoctor.facts.addresses import malformation
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
@@ -134,7 +135,13 @@ def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | N
     """The endpoint compared with the node names given to ssh; addresses cannot be compared with names."""
     names = [(h or "").rpartition("@")[2].lower() for h in hosts]
     endpoint = (plan.host or "").lower()
-    if not endpoint or is_loopback(endpoint) or not all(names) or any(_is_address(n) for n in (endpoint, *names)):
+    if (
+        not endpoint
+        or malformation(endpoint)
+        or is_loopback(endpoint)
+        or not all(names)
+        or any(_is_address(n) for n in (endpoint, *names))
+    ):
         return
     if endpoint.partition(".")[0] in {n.partition(".")[0] for n in names}:
         return

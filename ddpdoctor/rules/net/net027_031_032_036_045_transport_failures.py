@@ -87,6 +87,10 @@ def ib_transport_retry_exceeded() -> None:
         ps -ef | grep train.py
         ibstat
         dmesg | grep mlx5
+
+    ## Source
+    Confirmed in https://github.com/NVIDIA/nccl/issues/426 (`NCCL_IB_GID_INDEX=3` on RoCE, after `show_gids`) and
+    https://github.com/NVIDIA/nccl/issues/2013 (`NCCL_CROSS_NIC=0` where only NICs of one rail reach each other).
     """
 
 

@@ -96,6 +96,7 @@ def ddp_unused_parameters(script: Script) -> Iterator[Finding]:
     ## Source
     Confirmed in https://github.com/aliyun/conditional-lane-detection/issues/29 and
     https://github.com/ZhengYinan-AIR/Diffusion-Planner/issues/65: find_unused_parameters=True.
+    Also in https://github.com/Megvii-BaseDetection/YOLOX/issues/885 (an output that the loss did not use was removed).
     """
     for module in modules(script):
         if is_test(module) or "requires_grad" in module.text or "static_graph" in module.text:

@@ -345,3 +345,37 @@ def read_too_early(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="the file may not be complete",
         expected="dist.barrier() between write and read",
     )
+
+
+@checkpoint_loaded_on_gpu_zero.look
+def loaded_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A file of one GPU that other ranks load without map_location."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.LOADED_ON_OTHER_GPU,
+        lambda o, who: f"{who} load tensors of {o.values['devices']} without map_location",
+        label="every rank loads to the GPU of the file",
+        expected='map_location="cpu"',
+    )
+
+
+@checkpoint_written_by_all_ranks.look
+def saved_per_node(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """One rank of each node saves to one path."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAVED_PER_NODE,
+        lambda o, who: (
+            f"{who} of different nodes save to {o.values['path'].rpartition('/')[2]} at the same time: "
+            "a race on a shared file system"
+        ),
+        label="one rank of each node writes this file",
+        expected="rank 0 only",
+        severity=Severity.WARNING,
+    )

@@ -398,3 +398,33 @@ def not_broadcast_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="each rank has different weights",
         expected="dist.broadcast of the parameters",
     )
+
+
+@gathered_tensors_without_gradient.look
+def gathered_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Gathered tensors without a gradient that a loss uses."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.GATHERED_CUT,
+        lambda o, who: "the loss uses gathered tensors that have no gradient",
+        label="all_gather cuts off the gradient",
+        expected="the own part put back, or a gather with a gradient",
+    )
+
+
+@gradients_summed_not_averaged.look
+def summed_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Gradients of mean losses that are summed and not divided."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.GRADIENTS_SUMMED,
+        lambda o, who: f"gradients are summed over {o.values['ranks']} ranks and not divided",
+        label="the learning rate grows with the number of ranks",
+        expected="a division by the number of ranks",
+    )

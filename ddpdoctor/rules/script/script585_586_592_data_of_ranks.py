@@ -285,3 +285,18 @@ def order_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
         label="some samples are read twice, others never",
         expected="one seed for all ranks",
     )
+
+
+@tensor_parallel_data_differs.look
+def batches_in_rehearsal(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Ranks with parts of one model that read other samples."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.GROUP_DATA_DIFFERS,
+        lambda o, who: f"ranks {o.values['group']} hold parts of one model and train on different samples",
+        label="a sampler over all ranks",
+        expected="the data-parallel rank and size",
+    )

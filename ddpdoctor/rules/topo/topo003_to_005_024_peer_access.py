@@ -65,6 +65,7 @@ def peer_access_unsupported(topo: Topo, environ: Environ) -> Iterator[Finding]:
 
     ## Source
     NCCL src/graph/paths.cc: NCCL_IGNORE_DISABLED_P2P=2 skips NVML's answer; nvmlDeviceGetP2PStatus of every pair.
+    Confirmed in https://github.com/dmlc/xgboost/issues/11242 (NCCL_P2P_DISABLE=1, or driver 570).
     """
     if (environ.settings.get("NCCL_IGNORE_DISABLED_P2P") or "").strip() != "2":
         return

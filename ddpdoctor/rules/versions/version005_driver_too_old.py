@@ -45,6 +45,9 @@ def driver_too_old(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
         pip install torch
         # after
         pip install torch --index-url https://download.pytorch.org/whl/cu118
+
+    ## Source
+    Confirmed in https://github.com/IEIT-Yuan/Yuan-2.0/issues/65 (a driver for the CUDA version of the container).
     """
     need_gpus(gpu)
     if versions.torch_cuda is None:

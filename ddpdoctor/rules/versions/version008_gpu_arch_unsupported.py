@@ -50,6 +50,7 @@ def gpu_arch_unsupported(versions: Versions, gpu: Gpu) -> Iterator[Finding]:
     ## Source
     CUDA: a kernel for sm_XY runs on GPUs of the same major version with a minor of Y or more; PTX (compute_XY) on
     all later ones. torch.cuda.get_arch_list() prints the list.
+    Confirmed in https://github.com/pytorch/pytorch/issues/149845 (a newer driver and a wheel for CUDA 12.8).
     """
     need_gpus(gpu)
     if versions.torch_cuda is None:

@@ -8,7 +8,7 @@ from ddpdoctor.facts.launch.words import Mark
 from ddpdoctor.facts.submission import ClusterService, PodSet, Submission
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, masters_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of, masters_of
 
 __all__: list[str] = []
 
@@ -49,6 +49,17 @@ def service_misses_master(submission: Submission) -> Iterator[Finding]:
         if found is not None and (service, mark.line) not in told:
             told.add((service, mark.line))
             yield found
+    for step, task, agent in agents_of(submission):  # pods that are objects of their own, each with its own command
+        host, port = agent.plan.host or "", agent.plan.port
+        service = services.get(host.partition(".")[0])
+        word = agent.plan.settings["rdzv_endpoint"].word or agent.plan.settings["master_addr"].word
+        if service is None or not agent.plan.is_multinode or len(step.hosts) > 1:
+            continue
+        mark = mark_of(task, word)
+        found = None if service.is_headless else _port_missing(submission, service, port, mark)
+        if found is not None and (service, mark.line) not in told:
+            told.add((service, mark.line))
+            yield found
 
 
 def _wrong(
@@ -63,8 +74,13 @@ def _wrong(
         text = f"Service {service.name:.40} spreads connections over {len(service.pods)} pods, but only rank 0 listens"
         expected = f"{service.pods[0]}.{service.name}"
         return at_mark(submission, mark, text, seen=service.name, expected=expected, label="name the pod of rank 0")
+    return _port_missing(submission, service, port, mark) if not is_pod and not service.is_headless else None
+
+
+def _port_missing(submission: Submission, service: ClusterService, port: int | None, mark: Mark) -> Finding | None:
+    """A Service with a cluster IP forwards only the ports that it lists."""
     offered = [outside for outside, _ in service.ports]
-    if not is_pod and not service.is_headless and offered and port is not None and port not in offered:
+    if offered and port is not None and port not in offered:
         text = f"Service {service.name:.40} has port {offered[0]}, but the job uses {port}"
         at = service.ports_at or mark
         return at_mark(submission, at, text, seen=str(offered[0]), expected=str(port), label=f"add port {port}")
@@ -145,7 +161,9 @@ def ray_told_other_gpus(submission: Submission) -> Iterator[Finding]:
     ray-project/kuberay, ray-operator/controllers/ray/common/pod.go.
     """
     for group in submission.ray_groups:
-        if group.told > group.gpus > 0:  # without a limit the numbers may be made up on purpose
+        if (
+            group.told is not None and group.told > group.gpus > 0
+        ):  # without a limit the numbers may be made up on purpose
             text = f"num-gpus is {group.told}, but the container has {count_of(group.gpus, 'GPU')}"
             expected = str(group.gpus)
             yield at_mark(submission, group.at, text, seen=str(group.told), expected=expected, label=f"use {expected}")

@@ -12,6 +12,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import SpanEdit, quote
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.jobs import jobs_of_launch
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
@@ -227,7 +228,8 @@ def duplicate_node_rank(
         return
     assert launch is not None
     assert job is not None
-    yield from same_for_all(launch)
+    for each in jobs_of_launch(launch):
+        yield from same_for_all(launch, each)
     lines = _static(job)
     if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in lines):
         return

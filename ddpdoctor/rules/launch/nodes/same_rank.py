@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
 from ddpdoctor.facts.launch.pod import Operator
@@ -12,7 +13,7 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding
-from ddpdoctor.rules.launch.pointing import after, agents, point, revalue, spelled
+from ddpdoctor.rules.launch.pointing import after, point, revalue, spelled
 from ddpdoctor.rules.launch.scheduler.granted import allocated_nodes
 from ddpdoctor.rules.launch.scheduler.launch059_060_early_expansion import EARLY
 from ddpdoctor.rules.launch.scheduler.launch510_nnodes_not_allocated import is_one_of_several
@@ -22,9 +23,12 @@ __all__ = ["same_for_all"]
 _COPIES = (Operator.JOBSET, Operator.JOB, Operator.STATEFULSET)
 
 
-def same_for_all(launch: Launch) -> Iterator[Finding]:
-    """One finding for each line that all nodes run with the same literal node rank, or without one."""
-    for line, layer, plan in agents(launch):
+def same_for_all(launch: Launch, job: Job) -> Iterator[Finding]:
+    """One finding for each line of a job that all its nodes run with the same literal node rank, or without one."""
+    for agent in job.agents:
+        line, layer, plan = agent.line, agent.layer, agent.plan
+        if line.agent is None or layer.reading.is_help:
+            continue  # other launchers number their nodes in other ways
         copies, starter = _copies(line)
         if copies < 2 or plan.node_rank is None or plan.backend != "static" or not plan.is_multinode:
             continue

@@ -17,7 +17,7 @@ from ddpdoctor.facts.visibility import listed
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import HOST0, after, agents, option_text, point, remove, revalue, spelled
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, count_of, mark_of
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.gpu import Gpu
@@ -118,6 +118,26 @@ def accelerate_num_processes_per_node(launch: Launch) -> Iterator[Finding]:
         source = f"{total} process{'es' * (total != 1)}" if given is None else option_text(given)
         text, label = f"{source} for {machines} machines", f"use the total, such as {meant}"
         yield point(launch, line, word, text, meant, edits, label=label)
+
+
+@accelerate_num_processes_per_node.look
+def number_of_one_machine(submission: Submission) -> Iterator[Finding]:
+    """The total is just the number of GPUs of one machine, on the command line or in the configuration file."""
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        layer, gpus = task.layer, task.gpus
+        if layer.launcher is not LauncherKind.ACCELERATE or layer.is_garbled or not gpus or gpus < 2:
+            continue
+        total, machines = (_count(task.line, layer, name) for name in ("num_processes", "num_machines"))
+        hosts = () if task.launcher is None else task.launcher.hosts
+        if total != gpus or machines is None or machines < 2 or len(hosts) != machines or layer.given("cpu"):
+            continue
+        meant, given = str(total * machines), layer.given("num_processes")
+        text = f"{total} processes for {machines} machines with {count_of(gpus, 'GPU')} each"
+        mark = mark_of(task, None if given is None else given.value_word)
+        fix = f"Set num_processes to {meant}, the total of all machines."
+        label, severity = f"use the total, {meant}", Severity.WARNING
+        yield at_mark(submission, mark, text, seen=str(total), expected=meant, label=label, fix=fix, severity=severity)
+        return
 
 
 @cause("LAUNCH073", "accelerate-cpu-single-process", Severity.ERROR)

@@ -11,11 +11,11 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity
-from ddpdoctor.launch.hostfiles import deepspeed_pool, malformed_row, slots_of_hosts
+from ddpdoctor.launch.hostfiles import deepspeed_pool, is_pool_row, malformed_row, slots_of_hosts
 from ddpdoctor.launch.task_counts import TASKS, number, option
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import option_text, point, revalue
-from ddpdoctor.rules.launch.submitted import at_mark, count_of, option_mark
+from ddpdoctor.rules.launch.submitted import at_mark, count_of, mark_of, option_mark
 
 _MORE_ALLOWED = re.compile(r"oversubscribe|overload", re.IGNORECASE)
 
@@ -72,7 +72,7 @@ def more_than_the_hosts_take(submission: Submission) -> Iterator[Finding]:
         text = (
             f"{launcher.name} starts {launcher.tasks} processes, but the hosts have {count_of(launcher.slots, 'slot')}"
         )
-        mark = option_mark(submission, task, "-np", "-n", "--np", "--num-proc")
+        mark = option_mark(submission, task, "slots", "-np", "-n", "--np", "--num-proc")
         expected = str(launcher.slots)
         yield at_mark(submission, mark, text, seen=str(launcher.tasks), expected=expected, label=f"at most {expected}")
 
@@ -177,8 +177,30 @@ def hostfile_line_malformed(launch: Launch) -> Iterator[Finding]:
     for line, layer in _deepspeed(launch):
         bad, given = malformed_row(line.hostfile or ""), layer.given("hostfile")
         if bad is not None and given is not None:
-            text = f"line {bad[0]} of the hostfile is not `HOST slots=N`: {bad[1]:.40}"
+            text = _refused(*bad)
             yield point(launch, line, given.value_word, text, "HOST slots=N", label=f"its line {bad[0]} is malformed")
+
+
+def _refused(number: int, row: str) -> str:
+    """What is wrong with a row that DeepSpeed does not read."""
+    if is_pool_row(row):
+        return f"line {number} of the hostfile repeats a host: {row:.40}"
+    return f"line {number} of the hostfile is not `HOST slots=N`: {row:.40}"
+
+
+@hostfile_line_malformed.look
+def rows_that_the_file_writes(submission: Submission) -> Iterator[Finding]:
+    """The job file writes the host file itself, such as from PBS_NODEFILE, which has one line per MPI process."""
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        given = task.layer.given("hostfile") if task.layer.launcher is LauncherKind.DEEPSPEED else None
+        bad = malformed_row(task.line.hostfile or "") if given is not None else None
+        if bad is not None and given is not None:
+            fix = "List each host once: `sort -u $PBS_NODEFILE`." if is_pool_row(bad[1]) else ""
+            mark = mark_of(task, given.value_word)
+            expected = "HOST slots=N, once per host"
+            label = f"its line {bad[0]} is refused"
+            yield at_mark(submission, mark, _refused(*bad), seen=bad[1], expected=expected, label=label, fix=fix)
+            return
 
 
 @hostfile_line_malformed.look

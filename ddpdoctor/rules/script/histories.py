@@ -168,6 +168,16 @@ _WORDS = {
         "one norm for all shards: model.clip_grad_norm_() or an all_reduce of its square",
         "each rank scales by another factor",
     ),
+    MistakeKind.SHARD_SCALED: Words(
+        "the gradient norm covers only the shard of this rank",
+        "an all_reduce of its square before the root",
+        "each rank scales by another factor",
+    ),
+    MistakeKind.LOSS_DIVIDED_BY_SUM: Words(
+        "the loss is divided by a sum over all ranks, and DDP averages its gradients too",
+        "the loss multiplied by the world size",
+        "DDP divides by the world size as well",
+    ),
     MistakeKind.OLD_PARAMETERS: Words(
         "the optimizer is created before sharding and holds the old parameters",
         "the optimizer after fully_shard() or FSDP()",

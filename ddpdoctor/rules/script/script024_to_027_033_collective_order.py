@@ -291,7 +291,7 @@ def _bindings(module: Module, name: ast.Name) -> list[Binding]:
 
 
 @cause("SCRIPT027", "collective-order-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-@with_histories(MistakeKind.SET_ORDER, MistakeKind.GROUPS_CROSSED)
+@with_histories(MistakeKind.GROUPS_CROSSED)
 def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call collectives in different orders.
 

@@ -56,30 +56,6 @@ def split_sizes_not_exchanged(script: Script) -> Iterator[Finding]:
     yield from history_findings(script, MistakeKind.SPLITS_NOT_EXCHANGED)
 
 
-@cause("SCRIPT641", "replicated-dtensor-differs", Severity.ERROR)
-def replicated_dtensor_differs(script: Script) -> Iterator[Finding]:
-    """DTensor.from_local declares values as replicated that each rank has computed from its own data.
-
-    ## Why it matters
-    Replicate() is a promise, not an operation. Each rank continues with other values, and no error says so.
-
-    ## Fix
-    Declare them as `Partial()` and redistribute, or all_reduce them before.
-
-    ## Example
-        # before
-        mean = DTensor.from_local(x.mean(0), mesh, [Replicate()])
-
-        # after
-        part = DTensor.from_local(x.mean(0) / mesh.size(), mesh, [Partial()])
-        mean = part.redistribute(mesh, [Replicate()])
-
-    ## Source
-    PyTorch documentation of DTensor.from_local, run_check.
-    """
-    yield from history_findings(script, MistakeKind.REPLICA_DIFFERS)
-
-
 @cause("SCRIPT642", "handle-overwritten", Severity.ERROR)
 def handle_overwritten(script: Script) -> Iterator[Finding]:
     """A loop starts asynchronous calls and keeps only the handle of the last one.

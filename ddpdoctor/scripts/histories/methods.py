@@ -283,7 +283,7 @@ def _in_place(ex: Executor, node: ast.Call, owner: Traced, name: str, args: list
     if owner.kind is TracedKind.BUFFERS or not owner.ref:
         return owner
     if name == "mul_" and owner.has("shard") and args and args[0].certain and DiffersBy.SHARD in args[0].origins:
-        ex.mistake(MistakeKind.CLIPPED_SHARD, node)
+        ex.mistake(MistakeKind.SHARD_SCALED, node)
         return owner
     if name in ("zero_", *_COPIES):
         source = args[0] if args and name != "zero_" else Traced(certain=True)

@@ -397,7 +397,8 @@ def _backward_of_ddp(ex: Executor, node: ast.Call, loss: Traced, module: Traced)
     if loss.has("reduced-loss"):
         ex.mistake(MistakeKind.LOSS_REDUCED, node)
     elif loss.power == Power(-1, 0) and loss.certain:
-        ex.mistake(MistakeKind.LOSS_DIVIDED, node)
+        by_sum = loss.has("agreed")
+        ex.mistake(MistakeKind.LOSS_DIVIDED_BY_SUM if by_sum else MistakeKind.LOSS_DIVIDED, node)
 
 
 def optimizer_method(ex: Executor, node: ast.Call, owner: Traced, name: str) -> Traced | None:

@@ -1,4 +1,4 @@
-"""SCRIPT636 to SCRIPT638: files and folders that one rank makes or removes while others use them."""
+"""SCRIPT636 and SCRIPT637: files and folders that one rank makes or removes while others use them."""
 
 from __future__ import annotations
 
@@ -57,29 +57,3 @@ def folder_used_before_created(script: Script) -> Iterator[Finding]:
         torch.save(state, os.path.join(folder, f"{rank}.pt"))
     """
     yield from history_findings(script, MistakeKind.FOLDER_MISSING)
-
-
-@cause("SCRIPT638", "file-missing-on-other-nodes", Severity.ERROR)
-def file_missing_on_other_nodes(script: Script) -> Iterator[Finding]:
-    """All ranks read a file of their node that only rank 0 of the job writes.
-
-    ## Why it matters
-    On the first node it works. On all others the file does not exist: `FileNotFoundError`.
-
-    ## Fix
-    Let local rank 0 of each node write it: `if int(os.environ["LOCAL_RANK"]) == 0:`.
-
-    ## Example
-        # before
-        if rank == 0:
-            torch.save(data, node_local_path)
-        dist.barrier()
-        data = torch.load(node_local_path)
-
-        # after
-        if local_rank == 0:
-            torch.save(data, node_local_path)
-        dist.barrier()
-        data = torch.load(node_local_path)
-    """
-    yield from history_findings(script, MistakeKind.NOT_ON_EVERY_NODE)

@@ -1,4 +1,4 @@
-"""SCRIPT630 and SCRIPT631: models that are used while their parameters or buffers are not those of all ranks."""
+"""SCRIPT630: layers of a sharded model that are used without its forward()."""
 
 from __future__ import annotations
 
@@ -36,35 +36,3 @@ def sharded_forward_bypassed(script: Script) -> Iterator[Finding]:
     PyTorch documentation of torch.distributed.fsdp.register_fsdp_forward_method.
     """
     yield from history_findings(script, MistakeKind.FORWARD_BYPASSED)
-
-
-@cause("SCRIPT631", "evaluation-buffers-differ", Severity.WARNING)
-def evaluation_buffers_differ(script: Script) -> Iterator[Finding]:
-    """A model with BatchNorm is evaluated while each rank has its own running statistics.
-
-    ## Why it matters
-    DDP broadcasts buffers in the forward pass of training, unless broadcast_buffers is False. The ranks then evaluate different
-    networks, and the checkpoint contains the statistics of rank 0 only.
-
-    ## Fix
-    Average or broadcast the buffers before evaluation, or leave broadcast_buffers at its default.
-
-    ## Example
-        # before
-        ddp = DDP(model, broadcast_buffers=False)
-        train(ddp)
-        ddp.eval()
-        score = evaluate(ddp)
-
-        # after
-        ddp = DDP(model, broadcast_buffers=False)
-        train(ddp)
-        for b in ddp.buffers():
-            dist.broadcast(b, src=0)
-        ddp.eval()
-        score = evaluate(ddp)
-
-    ## Source
-    PyTorch documentation of DistributedDataParallel, broadcast_buffers.
-    """
-    yield from history_findings(script, MistakeKind.BUFFERS_APART)

@@ -1,4 +1,4 @@
-"""SCRIPT639 to SCRIPT642: arguments and results of collectives that mean something else."""
+"""SCRIPT639, SCRIPT640 and SCRIPT642: arguments and results of collectives that mean something else."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from ddpdoctor.app.clock import start_of_command
 from ddpdoctor.app.lint_scripts import judge_scripts
 from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.script import find
@@ -25,6 +26,7 @@ SECONDS = 300.0
 
 def main() -> int:
     """Judge each folder and print the tables."""
+    start_of_command()  # of this process: each file gets its own seconds
     folders = [word for word in sys.argv[1:] if not word.startswith("--")]
     if not folders:
         print(__doc__)

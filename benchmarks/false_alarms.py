@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpdoctor.app.clock import STARTED
+from ddpdoctor.app.clock import start_of_command
 from ddpdoctor.app.lint_scripts import judge_scripts
 from ddpdoctor.app.request import Request
 from ddpdoctor.collectors.script import find
@@ -26,6 +26,7 @@ SECONDS = 300.0
 
 def main() -> int:
     """Judge each folder and print the tables."""
+    start_of_command()  # of this process: each file gets its own seconds
     folders = [word for word in sys.argv[1:] if not word.startswith("--")]
     if not folders:
         print(__doc__)
@@ -38,7 +39,7 @@ def main() -> int:
     for folder in folders:
         paths = find([folder]).paths
         started = time.perf_counter()
-        request = Request(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
+        request = Request(timeout=SECONDS)
         judged = judge_scripts(find([folder]), (), Facts(SCHEMA, "", ""), request)
         report = judged.added_to(Report("lint", "", "", 0.0))
         seconds = time.perf_counter() - started

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpdoctor.app.clock import STARTED
+from ddpdoctor.app.clock import start_of_command
 from ddpdoctor.app.lint import LintInputs, lint_inputs
 from ddpdoctor.app.request import Request
 from ddpdoctor.findings import Finding, Report, Severity
@@ -31,6 +31,7 @@ MOST_SECONDS = 2.0
 
 def main() -> int:
     """Judge each file and print the tables; 1 if a file took longer than the limit or a rule crashed."""
+    start_of_command()  # of this process: each file gets its own seconds
     folders = [Path(word) for word in sys.argv[1:] if not word.startswith("--")]
     if not folders:
         print(__doc__)
@@ -60,7 +61,7 @@ def main() -> int:
 
 
 def _report(path: Path) -> Report:
-    request = Request(timeout=time.monotonic() - STARTED + SECONDS)  # counted from the start of this process
+    request = Request(timeout=SECONDS)
     return lint_inputs(request, LintInputs(files=[str(path)]))[0]
 
 

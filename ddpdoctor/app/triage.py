@@ -77,7 +77,7 @@ def triaged(
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
     stream = standard_input(deadline) if STDIN in given else None
     with unpacked_inputs(given) as archived, on_disk(archived.paths, stream) as files:
-        log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
+        log = read(files, [s for rule in rules for s in rule.signatures], stream, deadline)
         given_names = dict(zip(files, archived.paths, strict=True))
         names = [STDIN_NAME if path == STDIN else path for path in files]
 
@@ -182,7 +182,7 @@ class _Triage:
         # A cause found in the ranks' dumps replaces the same cause found in a log line: dumps prove more.
         dumps = judge(facts, hang_rules(self._known))
         shown = {finding.code for finding in dumps.findings}
-        rules = tuple(each for each in self._rules if each.code not in shown)
+        rules = tuple(rule for rule in self._rules if rule.code not in shown)
         report = examine(facts, rules, command=self._command, started=self._started, failures=failures)
         return extended(report, [dumps], self._known)
 

@@ -80,7 +80,6 @@ class RehearsalRun:
     start_error: str = ""
     left: list[int] = field(default_factory=list)
     dropped: int = 0
-    starter_output: bytes = b""
 
 
 class _Output:
@@ -155,7 +154,6 @@ class _Rehearsal:
             self._selector.close()
         self._result.outputs = {index: output.content for index, output in self._outputs.items()}
         self._result.seconds = time.monotonic() - self._begun
-        self._result.starter_output = self._own_output.content
         self._result.dropped = sum(reader.dropped for reader in self._readers.values())
         return self._result
 

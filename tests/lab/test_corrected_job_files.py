@@ -36,6 +36,10 @@ WRONG = {
         "cd .\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
         f"srun torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-id=7 --rdzv-endpoint={HEAD}:29514 train.py\n"
     ),
+    "a space makes the number of nodes a comment": (
+        "#SBATCH --ntasks-per-node=1\n# SBATCH --nodes=2\n"
+        f"srun torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-id=7 --rdzv-endpoint={HEAD}:29515 train.py\n"
+    ),
 }
 
 
@@ -45,7 +49,7 @@ def test_a_corrected_file_gives_the_intended_world(mistake: str, tmp_path: Path)
     job = tmp_path / "job.sbatch"
     job.write_text(f"#!/bin/bash\n{WRONG[mistake]}")
     patch = inside("lint", "--diff", "job.sbatch", cwd=tmp_path)
-    assert patch.returncode == 1, patch.stderr
+    assert patch.returncode in (0, 1) and patch.stdout, patch.stderr  # a warning or an error
     subprocess.run(["patch", "-p1"], input=patch.stdout, text=True, cwd=tmp_path, check=True)
     again = inside("lint", "job.sbatch", cwd=tmp_path)
     assert again.returncode == 0, again.stdout

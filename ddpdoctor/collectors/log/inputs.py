@@ -233,11 +233,11 @@ def _below(path: str) -> list[str]:
         except OSError as error:
             refused.append(str(error.filename))
             continue
-        folders = [each.path for each in entries if os.path.isdir(each.path)]
+        folders = [entry.path for entry in entries if os.path.isdir(entry.path)]
         links = {each for each in folders if os.path.islink(each)}
         found += [link for link in folders if link in links and not _is_below(os.path.realpath(link), root)]
         known = set(folders)
-        found += [each.path for each in entries if each.path not in known]
+        found += [entry.path for entry in entries if entry.path not in known]
         inside = [each for each in folders if each not in links]
         if depth < MOST_DEPTH:
             waiting += [(each, depth + 1) for each in reversed(inside)]

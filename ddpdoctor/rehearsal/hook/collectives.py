@@ -92,6 +92,8 @@ class Calls:
         self.works: dict[int, tuple[Any, int, list[int]]] = {}
         self.count = 0
         self.world_backend = ""
+        self.kept: list[Any] = []
+        """Groups that must not be destructed: gloo joins its threads then, and one of them may wait for this thread."""
 
     @property
     def is_inside(self) -> bool:
@@ -662,6 +664,7 @@ def _init_process_group(original: Any) -> Any:
         _calls.backends["world"] = _calls.world_backend = "nccl" if asked == "nccl" else asked
         current = devices.current() if torch.cuda.is_available() else None
         origins.begin(dist.get_world_size())
+        _calls.kept.append(dist.group.WORLD)
         channel().say(
             "joined",
             rank=dist.get_rank(),

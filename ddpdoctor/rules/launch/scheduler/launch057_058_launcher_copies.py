@@ -284,7 +284,7 @@ def _runner_copies(task: Task, launcher: Launcher) -> str | None:
 def _torchrun_copies(step: Step, task: Task, launcher: Launcher) -> str | None:
     """More torchruns on each host than nodes that they wait for."""
     plan = next((agent.plan for agent in step.job.agents if agent.line is task.line), None)
-    per_host = launcher.tasks // max(1, len(launcher.hosts))
+    per_host = min(launcher.tasks // max(1, len(launcher.hosts)), sum(each.host == task.host for each in step.tasks))
     if plan is None or plan.nnodes is None or per_host < 2 or plan.nnodes[1] >= launcher.tasks:
-        return None
+        return None  # also where a shell in each task starts it in one of them only
     return f"{launcher.name} starts {per_host} torchruns per node, expected 1"

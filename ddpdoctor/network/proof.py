@@ -117,6 +117,8 @@ def _secret(path: Path) -> bytes:
         special = special_kind(status.st_mode)
         if special is not None:
             raise SecretError(f"{path}: {special}, not a regular file")
+        if status.st_size == 0:  # such as /proc/kmsg, of which each read takes something away
+            raise SecretError(f"{path}: empty, or a file of the kernel; a secret has at least {SHORTEST} bytes")
         if status.st_uid not in (os.getuid(), 0):
             raise SecretError(f"{path}: belongs to another user")
         if status.st_mode & 0o077:

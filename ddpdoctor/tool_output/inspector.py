@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.tool_output.record import Line, Record
 
 __all__ = ["read_inspector"]

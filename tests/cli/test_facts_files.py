@@ -49,7 +49,7 @@ def test_collect_writes_to_standard_output() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "not JSON"),
+        (b"", "empty"),
         (b"{", "not JSON"),
         (b"\x80\x04\x95pickle\x00\xff", "not JSON"),
         (b"[" * 200_000, "not JSON"),

@@ -190,7 +190,7 @@ def test_facts_that_cannot_be_read_are_one_line_and_exit_3(tmp_path: Path) -> No
     code, report = _lint(tmp_path, "--facts", str(tmp_path), "train.py")
     assert code == 3
     assert [(each["kind"], each["understood"]) for each in report["inputs"]] == [("facts", False), ("script", True)]
-    assert "is a directory" in report["inputs"][0]["reason"]
+    assert "a folder" in report["inputs"][0]["reason"]
 
 
 def test_the_subject_is_one_line(tmp_path: Path) -> None:

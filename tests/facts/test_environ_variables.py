@@ -79,8 +79,9 @@ def test_secrets_inside_values_are_removed(value: str, shown: str) -> None:
 WORDS_OF_THE_CODE = frozenset(
     {"ACCELERATE_NAMES", "ACCELERATE_PREFIXES", "MPI_LOCAL", "NVIDIA_SMI", "PET_OPTIONS", "SLURM_HET_SIZE", "SLURM_JOB"}
     | {"OMPI_MCA_orte_precondition_transports"}
+    | {"PMI_LOCAL_RANK", "SLURM_TMPDIR"}
 )
-"""Constants, and beginnings of names. The last one is a session key, which is never collected."""
+"""Constants, and beginnings of names; a session key, which is never collected; variables of imagined processes only."""
 
 
 def test_every_variable_that_the_code_names_is_gathered_with_its_value() -> None:

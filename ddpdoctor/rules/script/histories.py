@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.script_questions import is_test
 from ddpdoctor.scripts.histories.mistakes import mistakes_of

@@ -22,6 +22,7 @@ __all__ = [
     "truths",
 ]
 
+MOST_CALLERS_ABOVE = 3
 RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
     "world_size",
     "get_world_size",
@@ -106,8 +107,11 @@ def _left_before(module: Module, function: ast.AST, node: ast.AST, readers: tupl
     return False
 
 
-def runs_one_rank_first(module: Module, node: ast.AST) -> bool:
-    """Whether one rank runs it before the others: between barriers in branches, or in a `..._first` context."""
+def runs_one_rank_first(module: Module, node: ast.AST, depth: int = 0) -> bool:
+    """Whether one rank runs it before the others: between barriers in branches, or in a `..._first` context.
+
+    A function that is only called so is followed to its calls.
+    """
     for parent, _ in module.index.enclosing(node):
         items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
         if any("first" in ast.unparse(item.context_expr) for item in items):
@@ -116,7 +120,15 @@ def runs_one_rank_first(module: Module, node: ast.AST) -> bool:
             return True
     function = module.index.function_of(node)
     waits = [c for c in module.calls("dist.barrier") if module.index.function_of(c) is function]
-    return any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits)  # type: ignore[attr-defined]
+    if any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits):  # type: ignore[attr-defined]
+        return True
+    callers = [] if function is None or depth > MOST_CALLERS_ABOVE else _calls_of(module, function)
+    return bool(callers) and all(runs_one_rank_first(module, call, depth + 1) for call in callers)
+
+
+def _calls_of(module: Module, function: ast.AST) -> list[ast.Call]:
+    name = getattr(function, "name", "")
+    return [c for c in module.calls(name) if (target := module.target(c)) is not None and target.function is function]
 
 
 def _lets_one_go_first(module: Module, context: ast.expr) -> bool:

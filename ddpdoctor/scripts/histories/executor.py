@@ -166,10 +166,8 @@ class Executor:
 
     def barrier(self) -> None:
         """All ranks have executed what came before."""
-        if self.differs_here():
-            return
-        for path, uses in self.state.files.items():
-            self.state.files[path] = tuple(replace(u, before_barrier=True) for u in uses)
+        if not self.differs_here():
+            self.state.settle_files()
 
     def owe(self, ref: int, kind: MistakeKind, node: ast.AST, on: str = "backward") -> None:
         """Something must still happen to a module before its next synchronized use."""
@@ -586,6 +584,8 @@ class Executor:
             del taken.conditions[depth:], skipped.conditions[depth:]
             self.state = taken
             self.state.join(skipped, value)
+            if not self.differs_here() and any(c.operation == "dist.barrier" for side in ends for c in side):
+                self.state.settle_files()  # the barrier of one side is paired with one of the other, here or further down
             return None
         self._exits(value, test, left or left_else, begin)
         if value.certain and value.origins:

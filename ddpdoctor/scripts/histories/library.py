@@ -476,6 +476,8 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
         return replace(SAME, symbol=(name.rpartition(".")[2],))
     if name in ("torch.no_grad", "torch.inference_mode"):
         return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(("no_grad",)))
+    if name.rpartition(".")[2] == "Join":
+        return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(("join",)))
     if name in ("torch.autocast", "cuda.amp.autocast", "torch.amp.autocast"):
         return Traced(TracedKind.CONTEXT, certain=True)
     if name == "torch.device":

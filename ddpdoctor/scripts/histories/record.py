@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from enum import Enum, auto
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.histories.values import NO_ORIGINS, Condition, DiffersBy, Traced, joined
 from ddpdoctor.scripts.syntax.module import Module
 from ddpdoctor.scripts.syntax.nodes import Function
@@ -160,6 +161,11 @@ class State:
         names = {number: dict(values) for number, values in self.names.items()}
         copies = (dict(self.heap), dict(self.generators), dict(self.files), dict(self.obligations))
         return State(names, *copies, list(self.conditions))
+
+    def settle_files(self) -> None:
+        """All ranks have executed what came before."""
+        for path, uses in self.files.items():
+            self.files[path] = tuple(replace(u, before_barrier=True) for u in uses)
 
     def join(self, other: State, condition: Traced | None) -> None:
         """Become the state after both paths."""

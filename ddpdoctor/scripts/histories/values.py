@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.scripts.syntax.module import Module
 
 __all__ = [

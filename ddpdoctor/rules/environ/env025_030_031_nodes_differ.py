@@ -315,6 +315,38 @@ _OF_RANKS = (
 )
 
 
+@env_not_propagated.look
+def variables_of_deepspeed(submission: Submission) -> Iterator[Finding]:
+    """deepspeed starts on other hosts without variables that PyTorch and Hugging Face read there."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            names = [name for name in _OF_HOSTS if task.withheld.get(name, (None, ""))[1] == "deepspeed"]
+            if not names or task.layer.launcher is not LauncherKind.DEEPSPEED:
+                continue
+            verb = "do" if len(names) > 1 else "does"
+            text = f"{' and '.join(names[:2])} {verb} not reach the other hosts of deepspeed"
+            meant = ", ".join(names) + " in .deepspeed_env"
+            fix = (
+                f"Write {', '.join(names)} as NAME=VALUE into .deepspeed_env in the home folder or the working folder."
+            )
+            mark, warning = task.withheld[names[0]][0], Severity.WARNING
+            label = "add it to .deepspeed_env"
+            yield at_mark(
+                submission, mark, text, seen="deepspeed", expected=meant, label=label, severity=warning, fix=fix
+            )
+            return
+
+
+_OF_HOSTS = (
+    "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "TORCH_HOME",
+)
+
+
 def _read_without(task: Task) -> Iterator[str]:
     """The variables that init_process_group or the script itself needs, in a task that does not have them."""
     script = task.script

@@ -413,6 +413,13 @@ def differing(kind: str, key: str, *values: object, **fields: object) -> Job:
     return job
 
 
+def rated(second: float, *, is_of_world: bool = True) -> Job:
+    job = differing("rates", "rates", [0.1], [second], optimizer=0, step=1, digest=1)
+    for rank in (0, 1):
+        job.say(rank, "ddp", is_of_world=is_of_world, at=at(9))
+    return job
+
+
 def padded(divisor: float) -> Job:
     job = Job(2)
     for rank in (0, 1):
@@ -592,10 +599,7 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
         lambda: differing("replicated", "sums", [1.0, 1.0], [2.0, 2.0], ranks=[0, 1], shape=[3]),
         lambda: differing("replicated", "sums", [1.0, 1.0], [1.0, 1.0], ranks=[0, 1], shape=[3]),
     ),
-    Kind.RATES_DIFFER: (
-        lambda: differing("rates", "rates", [0.1], [0.2], optimizer=0, step=1, digest=1),
-        lambda: differing("rates", "rates", [0.1], [0.1], optimizer=0, step=1, digest=1),
-    ),
+    Kind.RATES_DIFFER: (lambda: rated(0.2), lambda: rated(0.2, is_of_world=False)),
     Kind.SHARDS_SCALED: (
         lambda: (
             differing("shards_scaled", "factor", 0.5, 0.7)

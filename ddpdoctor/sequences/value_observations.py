@@ -293,7 +293,8 @@ def _not_replicated(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 def _rates(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     """Learning rates of one optimizer that differ between ranks in a step."""
-    if len(ranks) < 2 or any(t.of_kind("plateau") for t in ranks):
+    is_ddp = all(any(r.get("is_of_world") for r in t.of_kind("ddp")) for t in ranks)
+    if len(ranks) < 2 or any(t.of_kind("plateau") for t in ranks) or not (is_ddp or shares_gradients(ranks)):
         return
     for records in zip(*(t.of_kind("rates") for t in ranks), strict=False):
         first = records[0]

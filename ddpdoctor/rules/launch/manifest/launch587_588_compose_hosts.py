@@ -22,7 +22,7 @@ def services_share_no_network(submission: Submission) -> Iterator[Finding]:
     or wait until the rendezvous times out.
 
     ## Fix
-    Give all services of the job one network in common, or leave `networks` out.
+    Give all services of the job one common network.
 
     ## Example
         error[LAUNCH587]: node1 shares no network with the master node0

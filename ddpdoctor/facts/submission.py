@@ -13,6 +13,7 @@ from ddpdoctor.light_dataclass import dataclass
 
 __all__ = [
     "ClusterService",
+    "ComposeHost",
     "GpuDemand",
     "Grant",
     "Launcher",
@@ -23,9 +24,11 @@ __all__ = [
     "RayGroup",
     "RayStart",
     "RaySubmit",
+    "RestartPolicy",
     "Step",
     "Submission",
     "Task",
+    "VolcanoNames",
     "WordList",
 ]
 
@@ -142,7 +145,7 @@ class ClusterService:
     """A Service of a manifest, and the pods of the manifest that it leads to.
 
     `pods` are those whose labels fit its selector, None where that is not known; `is_headless`: its name gives the pods'
-    own addresses. `ports` are (port, target) as numbers, in order; `at` and `ports_at` are places in the file.
+    own addresses. `ports` are (port, target) as numbers, in order; the marks are places in the file, `ip_at` of its cluster IP.
     """
 
     name: str
@@ -150,6 +153,7 @@ class ClusterService:
     is_headless: bool = False
     ports: tuple[tuple[int, int], ...] = ()
     at: Mark | None = None
+    ip_at: Mark | None = None
     selector_at: Mark | None = None
     ports_at: Mark | None = None
 
@@ -178,6 +182,43 @@ class PyTorchJobSpec:
     least: int | None = None
     workers: int | None = None
     least_at: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """The restartPolicy of the pods of an object: its kind, its name, the policy ("" where none is written), and its place."""
+
+    kind: str
+    name: str
+    policy: str
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class VolcanoNames:
+    """A Volcano Job without the plugin `svc`, whose pods use a variable that only this plugin sets: the first such variable,
+    and the place of the plugins, or of the Job.
+    """
+
+    name: str
+    variable: str
+    at: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeHost:
+    """A service of a Compose file: its names, its networks, the GPUs that it reserves by their ids, and the places of both.
+
+    `host` is the name of its imagined host. `networks` is None where it is on the network of the machine, or of another
+    container.
+    """
+
+    host: str
+    names: tuple[str, ...]
+    networks: frozenset[str] | None
+    at: Mark
+    devices: tuple[str, ...] = ()
+    devices_at: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +305,8 @@ class Submission:
     """One job file. `is_awaited`: after its last background statement it waits, or starts something in the foreground.
 
     `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
-    their names, "" for a pod without one. `word_lists` are those of a Dockerfile. `is_submitting`: its shell submits the jobs.
+    their names, "" for a pod without one. `host_resolved` are the pods that resolve names by the DNS of their machine, with
+    the place that makes them do so. `word_lists` are those of a Dockerfile. `is_submitting`: its shell submits the jobs.
     `shell` is the text of a shell or batch file, None for other files.
     """
 
@@ -276,6 +318,9 @@ class Submission:
     names: frozenset[str] | None = None
     word_lists: tuple[WordList, ...] = ()
     pod_sets: tuple[PodSet, ...] = ()
+    restart_policies: tuple[RestartPolicy, ...] = ()
+    volcano_names: tuple[VolcanoNames, ...] = ()
+    compose_hosts: tuple[ComposeHost, ...] = ()
     ray_groups: tuple[RayGroup, ...] = ()
     pytorch_jobs: tuple[PyTorchJobSpec, ...] = ()
     ray_starts: tuple[RayStart, ...] = ()
@@ -283,6 +328,7 @@ class Submission:
     demands: tuple[GpuDemand, ...] = ()
     programs: tuple[OtherProgram, ...] = ()
     domains: dict[str, str] = field(default_factory=dict)
+    host_resolved: dict[str, Mark] = field(default_factory=dict)
     is_submitting: bool = False
     shell: ShellText | None = None
 

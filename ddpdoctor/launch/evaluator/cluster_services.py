@@ -14,7 +14,7 @@ from ddpdoctor.launch.evaluator.objects import MOST_PODS, Workload, count_of
 from ddpdoctor.launch.manifests.pod_template import gpus_of
 from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 
-__all__ = ["domains_of", "pod_set", "pytorch_jobs", "ray_groups", "services_of_manifest"]
+__all__ = ["domains_of", "host_resolved", "pod_set", "pytorch_jobs", "ray_groups", "services_of_manifest"]
 
 _TEMPLATES = {"Job": ("spec", "template"), "StatefulSet": ("spec", "template"), "Deployment": ("spec", "template")}
 """Objects whose pods have only the labels of their template, and those that their own controller adds."""
@@ -40,6 +40,7 @@ def services_of_manifest(objects: Sequence[At], works: Sequence[tuple[At, Worklo
                 is_headless=text_of(spec.get("clusterIP")) == "None",
                 ports=tuple(_ports(spec)),
                 at=each.mark,
+                ip_at=_mark(spec.get("clusterIP") or spec),
                 selector_at=_mark(spec.get("selector")),
                 ports_at=next((_mark(port.get("port")) for port in spec.items("ports")), None),
             )
@@ -103,6 +104,17 @@ def domains_of(works: Sequence[tuple[At, Workload]]) -> dict[str, str]:
                 found[pod.name] = own or ""
                 if work.kind == "Job":  # the names that its pods would have if it were indexed
                     found.setdefault(f"{work.name}-{pod.index}", own or "")
+    return found
+
+
+def host_resolved(works: Sequence[tuple[At, Workload]]) -> dict[str, Mark]:
+    """The pods on the network of their machine that use its DNS as well, which knows no name of the cluster."""
+    found = {}
+    for _, work in works:
+        for pod in work.pods:
+            at, policy = pod.spec.get("hostNetwork"), text_of(pod.spec.get("dnsPolicy"))
+            if at is not None and text_of(at) == "true" and policy in (None, "ClusterFirst", "Default"):
+                found[pod.name] = at.mark
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ddpdoctor.facts.launch.record import StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN
+from ddpdoctor.facts.submission import ComposeHost
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster import Allocation
 from ddpdoctor.launch.evaluator.execution_budget import Budget
@@ -27,7 +28,7 @@ from ddpdoctor.launch.manifests.yaml_nodes import At, number, text_of
 from ddpdoctor.launch.program_names import SHELLS
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["ComposeService", "names_of", "run_of_compose", "services_of"]
+__all__ = ["ComposeService", "hosts_of_compose", "names_of", "run_of_compose", "services_of"]
 
 MOST_STATEMENTS = 8_000
 MOST_SERVICES = 64
@@ -99,6 +100,40 @@ def names_of(roots: Sequence[At], services: Sequence[ComposeService]) -> frozens
     if any(each.at.get("extra_hosts") or each.at.get("external_links") or each.at.get("extends") for each in services):
         return None
     return frozenset(name for each in services for name in each.names)
+
+
+def hosts_of_compose(services: Sequence[ComposeService]) -> tuple[ComposeHost, ...]:
+    """The networks of each service, and the GPUs that it reserves by their ids; services with copies are left out.
+
+    Without `networks` a service is on the network `default`.
+    """
+    found = []
+    for each in services:
+        copies = number(each.get("deploy", "replicas")) or number(each.get("scale")) or 1
+        if copies > 1 or _UNKNOWN_PARTS & {name for layer in each.layers for name, _ in layer.pairs()}:
+            continue
+        at = each.get("networks")
+        listed = [] if at is None else [text_of(item) or "" for item in at.items()] or [name for name, _ in at.pairs()]
+        networks = None if each.get("network_mode") is not None else frozenset(listed or ["default"])
+        ids = next((ids for device in _devices(each) if (ids := device.get("device_ids")) is not None), None)
+        devices = () if ids is None else tuple(text for item in ids.items() if (text := text_of(item)) is not None)
+        is_literal = not any("$" in text for text in (*devices, *(networks or ())))
+        if is_literal:
+            place = at or each.at
+            found.append(
+                ComposeHost(each.name, each.names, networks, place.mark, devices, None if ids is None else ids.mark)
+            )
+    return tuple(found)
+
+
+_UNKNOWN_PARTS = {"extra_hosts", "external_links", "links"}
+"""Settings that add names which are not those of the services."""
+
+
+def _devices(service: ComposeService) -> Iterator[At]:
+    """The devices that a service reserves."""
+    devices = service.get("deploy", "resources", "reservations", "devices")
+    yield from devices.items() if devices is not None else ()
 
 
 def run_of_compose(
@@ -279,8 +314,7 @@ def _value(manifest: Manifest, at: At, text: str) -> Value:
 
 def _gpus(service: ComposeService) -> int | None:
     """The GPUs that a service reserves."""
-    devices = service.get("deploy", "resources", "reservations", "devices")
-    for device in devices.items() if devices is not None else ():
+    for device in _devices(service):
         ids = list(device.items("device_ids"))
         return len(ids) or number(device.get("count"))
     environ = service.get("environment")

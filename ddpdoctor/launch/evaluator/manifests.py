@@ -16,6 +16,7 @@ from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.cluster_services import (
     domains_of,
+    host_resolved,
     pod_set,
     pytorch_jobs,
     ray_groups,
@@ -28,6 +29,7 @@ from ddpdoctor.launch.evaluator.launches import run_placed
 from ddpdoctor.launch.evaluator.objects import Workload, objects_of
 from ddpdoctor.launch.evaluator.operators import workload_of
 from ddpdoctor.launch.evaluator.pods import commands_of_pod, config_maps
+from ddpdoctor.launch.evaluator.refused_objects import restart_policies, volcano_names
 from ddpdoctor.launch.evaluator.scalars import Manifest
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
@@ -61,6 +63,9 @@ def imagined_manifest_jobs(
             submission,
             services=services_of_manifest(objects, works),
             domains=domains_of(works),
+            host_resolved=host_resolved(works),
+            restart_policies=tuple(restart_policies(objects)),
+            volcano_names=tuple(volcano_names(objects)),
             pod_sets=tuple(each for each in sets if each is not None),
             ray_groups=ray_groups(objects),
             pytorch_jobs=pytorch_jobs(objects),

@@ -52,7 +52,8 @@ class MpiTasks:
             gpus = self._allocation.gpus_per_node
             tasks.append(LaunchedTask(hosts[node], node, rank, local, gpus, {**forwarded, **own}))
         flags = {given.flag for given in layer.reading.given}
-        is_by_ssh = not self._allocation.scheduler and bool(flags & _OPEN_MPI) and not flags & _HYDRA
+        is_open = bool(flags & _OPEN_MPI) or environ.get(_ROLE, Value()).text == "launcher"
+        is_by_ssh = not self._allocation.scheduler and is_open and not flags & _HYDRA
         is_by_ssh &= layer.name != "horovodrun"  # it exports the whole environment
         at = what.argv[0].origins[0] if what.argv[0].origins else Origin("", 0, 0)
         gone = {
@@ -137,6 +138,8 @@ def _library(layer: Layer) -> str:
     return "open" if flags & (_OPEN_MPI - {"--host"}) else ""
 
 
+_ROLE = "K_MPI_JOB_ROLE"
+"""Set in the launcher of an MPIJob, whose mpirun is Open MPI's unless the object says otherwise."""
 _OF_OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "rank",
     "OMPI_COMM_WORLD_LOCAL_RANK": "local",

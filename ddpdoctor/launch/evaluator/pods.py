@@ -133,7 +133,7 @@ def _command(pod: ImaginedPod, container: At, manifest: Manifest, maps: ConfigMa
     place = Place(
         pod.name,
         LAUNCHER_NODE if pod.hosts else pod.index,
-        gpus=gpus_of(container),
+        gpus=gpus_of(container) or gpus_of(container, "resourcesPerNode"),
         hostname=UNKNOWN if is_host_network else None,
         unset=frozenset() if is_open else SET_BY_OPERATORS - environ.keys(),
     )

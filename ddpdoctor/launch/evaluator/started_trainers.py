@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpdoctor.facts.launch.words import UNKNOWN
 from ddpdoctor.launch.evaluator.cluster import MOST_NODES
-from ddpdoctor.launch.evaluator.imagined_run import Launched, Starter
+from ddpdoctor.launch.evaluator.imagined_run import Launched, Starter, Withheld
 from ddpdoctor.launch.evaluator.job_texts import JobTexts
 from ddpdoctor.launch.evaluator.trainer_settings import trainer_sizes
 from ddpdoctor.launch.evaluator.values import Value
@@ -47,6 +47,7 @@ def on_hosts_of_deepspeed(texts: JobTexts, started: Launched) -> list[Launched]:
     started = replace(started, pool=pool, active=None if active is None else {h: len(g) for h, g in active.items()})
     if active is None or len(active) < 2 or layer.given("no_ssh") is not None:
         return [started]
+    kept = _not_passed_on(texts, started)
     starter = Starter("deepspeed", started.origin, tuple(active))
     return [
         replace(
@@ -58,8 +59,26 @@ def on_hosts_of_deepspeed(texts: JobTexts, started: Launched) -> list[Launched]:
                 gpus=pool[host],
                 via=(*place.via, "deepspeed"),
                 starter=place.starter or starter,
+                withheld={**place.withheld, **kept} if node else place.withheld,
             ),
             ranks=len(gpus),
         )
         for node, (host, gpus) in enumerate(list(active.items())[:MOST_NODES])
     ]
+
+
+_PASSED_ON = ("NCCL", "PYTHON", "MV2", "UCX", "MLFLOW", "DLTS", "NEBULA", "LD_LIBRARY", "PATH")
+"""How the names begin that deepspeed passes to other hosts (deepspeed/launcher/runner.py: `EXPORT_ENVS`)."""
+
+
+def _not_passed_on(texts: JobTexts, started: Launched) -> dict[str, Withheld]:
+    """The variables of the job file that deepspeed does not pass to its other hosts, nor `.deepspeed_env`."""
+    if "DS_ENV_FILE" in started.environ or started.layer.given("launcher") is not None:
+        return {}
+    files = (texts.read(path, started.folder) or "" for path in (".deepspeed_env", "~/.deepspeed_env"))
+    listed = {row.partition("=")[0].strip() for text in files for row in text.splitlines()}
+    return {
+        name: Withheld(value, "deepspeed", value.origins[0])
+        for name, value in started.environ.items()
+        if value.origins and not name.startswith(_PASSED_ON) and name not in listed
+    }

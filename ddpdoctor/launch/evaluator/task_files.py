@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.submission import Submission, WordList
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.compose import names_of, run_of_compose, services_of
+from ddpdoctor.launch.evaluator.compose import hosts_of_compose, names_of, run_of_compose, services_of
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.skypilot import run_of_skypilot, task_of
@@ -64,7 +64,8 @@ def yaml_task(text: str, file: str, version: Version, files: FileLookup = NO_FIL
     )
     names = names_of(roots, services)
     is_alone = all(not each.is_on_host for each in services)
-    return replace(made, submission=replace(made.submission, names=names if is_alone else None))
+    hosts = hosts_of_compose(services)
+    return replace(made, submission=replace(made.submission, names=names if is_alone else None, compose_hosts=hosts))
 
 
 def _lines_of_scalar(at: At, text: str, file: str, environ: dict[str, str], version: Version) -> Iterator[LaunchLine]:

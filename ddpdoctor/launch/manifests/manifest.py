@@ -138,6 +138,9 @@ def _templates(root: At) -> Iterator[_Template]:
             yield _Template(trainer, Pod(Operator.TRAINJOB, name, pods=pods, nproc=nproc))
     elif kind in ("JobSet", "TrainingRuntime", "ClusterTrainingRuntime"):
         yield from _jobset(spec if kind == "JobSet" else spec.get("template", "spec"), name, kind)
+    elif kind == "Job" and spec.get("tasks") is not None:  # of Volcano
+        templates = (each.get("template") for each in spec.items("tasks"))
+        yield from (_Template(at, Pod(Operator.POD, name)) for at in templates if at is not None)
     elif kind in ("Job", "CronJob"):
         job = spec if kind == "Job" else spec.get("jobTemplate", "spec")
         if job is not None:

@@ -56,6 +56,9 @@ def _has_rdma(spec: At, container: At) -> bool:
     """A resource of a device plugin, the device folder of the host, or a privileged container."""
     if text_of(container.get("securityContext", "privileged")) == "true":
         return True
+    added = [text_of(each) for each in container.items("securityContext", "capabilities", "add")]
+    if text_of(spec.get("hostNetwork")) == "true" and "IPC_LOCK" in added:  # a hook of the runtime gives the devices
+        return True
     names = [key for kind in ("limits", "requests") for key, _ in container.pairs("resources", kind)]
     if any(_RDMA.search(name) for name in names):
         return True

@@ -279,6 +279,74 @@ def variables_withheld(submission: Submission) -> Iterator[Finding]:
                 yield at_mark(submission, mark, text, seen=by, expected=meant, label=label)
 
 
+@env_not_propagated.look
+def variables_of_an_mpijob(submission: Submission) -> Iterator[Finding]:
+    """The launcher of an MPIJob has variables that PyTorch and NCCL read, and mpirun does not pass them to the workers."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain and submission.file.endswith((".yaml", ".yml", ".json")) else ():
+            environ = task.line.environ.variables
+            names = [name for name in _OF_RANKS if name in task.withheld and name not in environ]
+            is_known = task.script is not None and ("MASTER_ADDR" in task.script.sets or not task.script.takes_master)
+            if not names or task.layer.launcher is not LauncherKind.PYTHON or is_known:
+                continue
+            mark, by = task.withheld[names[0]]
+            if by != "mpirun without -x":
+                continue
+            meant = " ".join(f"-x {name}" for name in names)
+            verb = "do" if len(names) > 1 else "does"
+            text = f"{', '.join(names[:3])}{', …' * (len(names) > 3)} {verb} not reach the workers: {by}"
+            label = f"add -x {names[0]}"
+            yield at_mark(
+                submission,
+                mark,
+                text,
+                seen=by,
+                expected=meant,
+                label=label,
+                severity=Severity.WARNING,
+                fix=f"Add `{meant}`.",
+            )
+            return
+
+
+_OF_RANKS = (
+    *("MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX"),
+    *("NCCL_IB_DISABLE", "NCCL_NET"),
+)
+
+
+@env_not_propagated.look
+def variables_of_deepspeed(submission: Submission) -> Iterator[Finding]:
+    """deepspeed starts on other hosts without variables that PyTorch and Hugging Face read there."""
+    for step in submission.steps:
+        for task in step.tasks if step.is_certain else ():
+            names = [name for name in _OF_HOSTS if task.withheld.get(name, (None, ""))[1] == "deepspeed"]
+            if not names or task.layer.launcher is not LauncherKind.DEEPSPEED:
+                continue
+            verb = "do" if len(names) > 1 else "does"
+            text = f"{' and '.join(names[:2])} {verb} not reach the other hosts of deepspeed"
+            meant = ", ".join(names) + " in .deepspeed_env"
+            fix = (
+                f"Write {', '.join(names)} as NAME=VALUE into .deepspeed_env in the home folder or the working folder."
+            )
+            mark, warning = task.withheld[names[0]][0], Severity.WARNING
+            label = "add it to .deepspeed_env"
+            yield at_mark(
+                submission, mark, text, seen="deepspeed", expected=meant, label=label, severity=warning, fix=fix
+            )
+            return
+
+
+_OF_HOSTS = (
+    "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+    "TORCH_HOME",
+)
+
+
 def _read_without(task: Task) -> Iterator[str]:
     """The variables that init_process_group or the script itself needs, in a task that does not have them."""
     script = task.script

@@ -422,6 +422,24 @@ def pod_names_of_other_services(submission: Submission) -> Iterator[Finding]:
         yield at_mark(submission, mark, text, seen=host, expected=wanted, label=label)
 
 
+@master_addr_unresolvable.look
+def names_unknown_to_the_host(submission: Submission) -> Iterator[Finding]:
+    """A master address that is the name of a pod or service of the manifest, in pods that use the DNS of their machine."""
+    services, told = {service.name for service in submission.services}, set()
+    hosts = {task.host for task in submission.tasks}
+    for host, _, _, _ in masters_of(submission):
+        labels = host.split(".")
+        is_inside = labels[0] in services or (len(labels) > 1 and (labels[0] in hosts or labels[1] in services))
+        marks = {mark for pod, mark in submission.host_resolved.items() if pod in hosts}
+        for mark in sorted(marks if is_inside else (), key=lambda each: each.line):
+            if mark.line in told:
+                continue
+            told.add(mark.line)
+            meant = "dnsPolicy: ClusterFirstWithHostNet"
+            text = f"{host:.40} does not resolve: pods with hostNetwork use the DNS of the machine"
+            yield at_mark(submission, mark, text, seen="hostNetwork: true", expected=meant, label=f"add {meant}")
+
+
 def _has_own_address(line: LaunchLine) -> bool:
     agent = line.agent
     return agent is None or any(agent.given(dest) for dest in ("master_addr", "rdzv_endpoint"))

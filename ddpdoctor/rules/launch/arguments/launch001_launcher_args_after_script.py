@@ -9,9 +9,11 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.reading import ParseProblemKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import point, remove
+from ddpdoctor.rules.launch.submitted import at_mark
 
 _TORCHRUN = ("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone", "max_restarts")
 _RDZV = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf")
@@ -85,6 +87,41 @@ def launcher_args_after_script(launch: Launch) -> Iterator[Finding]:
                 _moved(line, script, words),
                 label="move before the script",
             )
+
+
+@launcher_args_after_script.look
+def options_in_cmd(submission: Submission) -> Iterator[Finding]:
+    """A Dockerfile whose ENTRYPOINT ends with the script: what CMD adds is passed to the script."""
+    lists = {each.instruction: each for each in submission.word_lists}
+    entry, added = lists.get("ENTRYPOINT"), lists.get("CMD")
+    if entry is None or added is None:
+        return
+    launcher = next((kind for name, kind in _NAMES.items() if name in " ".join(entry.words[:4])), None)
+    script = next((at for at, word in enumerate(entry.words) if word.endswith(".py")), None)
+    if launcher is None or script is None or not script:
+        return
+    given = {_dest(word) for word in entry.words[:script]}
+    names = [word for word in added.words if _dest(word) in UNMISTAKABLE[launcher] and _dest(word) not in given]
+    if names:
+        more = ", …" if len(names) > 1 else ""
+        name, verb = entry.words[script].rpartition("/")[2], "are" if more else "is"
+        text = f"{names[0]:.40}{more} after {name:.20} {verb} passed to the script"
+        expected, label = "before the script in ENTRYPOINT", "move before the script"
+        yield at_mark(submission, added.at, text, seen=names[0], expected=expected, label=label)
+
+
+_NAMES = {
+    "torchrun": LauncherKind.TORCHRUN,
+    "torch.distributed.run": LauncherKind.TORCHRUN,
+    "torch.distributed.launch": LauncherKind.LEGACY,
+    "accelerate": LauncherKind.ACCELERATE,
+    "deepspeed": LauncherKind.DEEPSPEED,
+}
+
+
+def _dest(word: str) -> str:
+    """The option that a word names: `--nnodes=2` is nnodes; "" for another word."""
+    return word.partition("=")[0][2:].replace("-", "_") if word.startswith("--") else ""
 
 
 def _short(script: Word) -> str:

@@ -70,6 +70,11 @@ def _wrong(
         text = f"the selector of Service {service.name:.40} fits no pod of this manifest"
         at = service.selector_at or mark
         return at_mark(submission, at, text, seen="no pod", expected="the pods' labels", label="use the pods' labels")
+    if is_pod and not service.is_headless:
+        text = f"Service {service.name:.40} is not headless, so its pods have no names"
+        expected = "clusterIP: None"
+        at = service.ip_at or mark
+        return at_mark(submission, at, text, seen="a cluster IP", expected=expected, label=f"add {expected}")
     if not is_pod and service.pods is not None and len(service.pods) > 1:
         text = f"Service {service.name:.40} spreads connections over {len(service.pods)} pods, but only rank 0 listens"
         expected = f"{service.pods[0]}.{service.name}"

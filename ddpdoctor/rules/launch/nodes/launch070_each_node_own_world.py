@@ -9,13 +9,16 @@ from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.plan import Plan
+from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, escape
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.launch.task_counts import scheduled_nodes
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.pointing import agents, correcting, point, remove, spelled
 from ddpdoctor.rules.launch.rendezvous.launch025_to_027_031_to_033_046_rendezvous_settings import host0
+from ddpdoctor.rules.launch.submitted import at_mark, mark_of
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log, LogLine
@@ -100,6 +103,25 @@ def _joined(launch: Launch, line: LaunchLine, layer: Layer, plan: Plan, count: i
         SpanEdit(layer.own[-1].end, layer.own[-1].end, " " + escape(text, layer.program.context)),
         *remove(line, *removed),
     ]
+
+
+@each_node_own_world.look
+def machines_of_accelerate(submission: Submission) -> Iterator[Finding]:
+    """accelerate starts on several hosts with a machine rank or a main address, but its settings say one machine."""
+    for step in submission.steps:
+        task, hosts = step.tasks[0], len(step.hosts)
+        layer, config = task.layer, task.line.config or {}
+        if not step.is_certain or hosts < 2 or layer.launcher is not LauncherKind.ACCELERATE or layer.is_garbled:
+            continue
+        given = layer.given("num_machines")
+        count = config.get("num_machines") if given is None else given.value
+        is_joint = any(layer.given(name) is not None for name in ("machine_rank", "main_process_ip"))
+        if count != "1" or not (is_joint or config.get("main_process_ip")):
+            continue
+        mark, expected = mark_of(task, None if given is None else given.value_word), f"--num_machines={hosts}"
+        source = "" if given is not None else " in its config file"
+        text = f"num_machines is 1{source}, but accelerate starts on {hosts} hosts"
+        yield at_mark(submission, mark, text, seen="1", expected=expected, label=f"add {expected}")
 
 
 @each_node_own_world.look

@@ -122,13 +122,8 @@ def runs_one_rank_first(module: Module, node: ast.AST, depth: int = 0) -> bool:
     waits = [c for c in module.calls("dist.barrier") if module.index.function_of(c) is function]
     if any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits):  # type: ignore[attr-defined]
         return True
-    callers = [] if function is None or depth > MOST_CALLERS_ABOVE else _calls_of(module, function)
+    callers = [] if function is None or depth > MOST_CALLERS_ABOVE else module.callers.get(function, [])
     return bool(callers) and all(runs_one_rank_first(module, call, depth + 1) for call in callers)
-
-
-def _calls_of(module: Module, function: ast.AST) -> list[ast.Call]:
-    name = getattr(function, "name", "")
-    return [c for c in module.calls(name) if (target := module.target(c)) is not None and target.function is function]
 
 
 def _lets_one_go_first(module: Module, context: ast.expr) -> bool:

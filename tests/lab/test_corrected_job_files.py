@@ -49,7 +49,8 @@ def test_a_corrected_file_gives_the_intended_world(mistake: str, tmp_path: Path)
     job = tmp_path / "job.sbatch"
     job.write_text(f"#!/bin/bash\n{WRONG[mistake]}")
     patch = inside("lint", "--diff", "job.sbatch", cwd=tmp_path)
-    assert patch.returncode in (0, 1) and patch.stdout, patch.stderr  # a warning or an error
+    assert patch.returncode in (0, 1), patch.stderr  # a warning or an error
+    assert patch.stdout, patch.stderr
     subprocess.run(["patch", "-p1"], input=patch.stdout, text=True, cwd=tmp_path, check=True)
     again = inside("lint", "job.sbatch", cwd=tmp_path)
     assert again.returncode == 0, again.stdout

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 DEBIAN := iproute2 nftables procps strace tmux gcc slurmctld slurmd slurm-client munge openmpi-bin mpich
 COMMANDS := ip nft ps strace tmux gcc slurmctld munged mpirun.openmpi mpiexec.hydra
 
-.PHONY: check test test-all gpu static compiled docs cause try debian benchmarks clean
+.PHONY: check test test-all frameworks gpu static compiled docs cause try debian benchmarks clean
 
 check: compiled
 	$(BIN)/ddpdoctor check
@@ -28,6 +28,13 @@ test-all: $(VENV)/.tools compiled debian static
 	DDPDOCTOR_FULL=1 $(PYTEST) -n auto tests $(ALONE:%=--ignore=%)
 	sh tests/pythons.sh
 	DDPDOCTOR_FULL=1 $(PYTEST) $(ALONE)
+	$(MAKE) frameworks
+
+# Programs of accelerate, Lightning, transformers and DeepSpeed, in a virtual environment of their own.
+frameworks: compiled
+	test -e .venv-frameworks/.installed || { $(PYTHON) -m venv .venv-frameworks && .venv-frameworks/bin/python -m pip install -q "$(TORCH)" -e . --group frameworks \
+		&& touch .venv-frameworks/.installed; }
+	DS_BUILD_OPS=0 PATH="$(CURDIR)/.venv-frameworks/bin:$$PATH" .venv-frameworks/bin/python -m pytest -q tests/rehearsal/frameworks.py
 
 # On a bare machine with an NVIDIA GPU and a torch with CUDA: no .venv, no network; WHEELS is a folder of wheels to install first.
 gpu:

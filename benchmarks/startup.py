@@ -73,7 +73,9 @@ def supervisor_megabytes() -> float:
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                if b"ddpdoctor.probe" in words and f"PPid:\t{running.pid}\n" in (folder / "status").read_text():
+                if b"ddpdoctor.probe" not in words or b"torch.distributed.run" in words:
+                    continue  # the second is torchrun's own fork, before it becomes the supervisor
+                if f"PPid:\t{running.pid}\n" in (folder / "status").read_text():
                     pages = int((folder / "statm").read_text().split()[1])
                     largest = max(largest, pages * os.sysconf("SC_PAGE_SIZE"))
             except OSError:

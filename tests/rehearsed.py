@@ -287,15 +287,15 @@ def tracked(*ranks: int) -> Job:
     return job
 
 
-def drawing(first: tuple[int, ...], second: tuple[int, ...], *, sharded: bool = True) -> Job:
+def drawing(first: tuple[int, ...], second: tuple[int, ...], *, sharded: bool = True, in_steps: bool = True) -> Job:
     job = Job(2)
     sampler = "torch.utils.data.distributed.DistributedSampler" if sharded else RANDOM
     for rank, digests in enumerate((first, second)):
         job.say(rank, "seed", what="torch", seed=1, at=[*at(21, "seed_all"), *at(25)])
         job.say(rank, "loader", loader=0, sampler=sampler, replicas=2, shard=rank, size=8, at=at(12))
         job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
-        for digest in digests:
-            job.say(rank, "draw", what="randn", digest=digest, size=4, at=at(9))
+        for step, digest in enumerate(digests):
+            job.say(rank, "draw", what="randn", digest=digest, size=4, step=step if in_steps else 9, at=at(9))
     return job
 
 

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "cli/completion_scripts.py": "the user's own shell settings, which they asked to change",
     "collectors/archives.py": "files in a TemporaryDirectory",
     "probe/report_output.py": "torchrun's error file, whose path torchrun chose",
+    "rehearsal/hook/ending.py": "the last step, in a file of the rehearsal's folder",
     "rehearsal/hook/files.py": "what the user's script writes, in a folder of the rehearsal",
     "rehearsal/hook/start.py": "files in the rehearsal's folder, and /proc/self",
     "rehearsal/stage.py": "files in the rehearsal's folder",

@@ -68,7 +68,7 @@ class Autocorrect:
         uncovered: dict[str, Finding] = {}
         lines = [self.line(launch.lines[at], finding.code, edits, uncovered) for at, edits in corrections.items()]
         text = "\n".join(tidy(each.source) for each in lines)
-        commands = tuple(NodeCommand(each.on, text) for each in finding.fix_commands)
+        commands = tuple(NodeCommand(command.on, text) for command in finding.fix_commands)
         fix = _with_uncovered(finding.fix, [each for code, each in uncovered.items() if code not in known])
         return replace(finding, fix=fix, fix_command=text, fix_commands=commands, line_edits=())
 
@@ -94,7 +94,7 @@ class Autocorrect:
         commands = tuple(NodeCommand(f"node {launch.lines[i].node}", tidy(together[i].source)) for i in kept)
         if not commands:
             return replace(finding, fix_command=None, line_edits=())
-        fix_command = "\n".join(each.command for each in commands)
+        fix_command = "\n".join(command.command for command in commands)
         return replace(finding, fix_command=fix_command, fix_commands=commands, line_edits=())
 
     def _together(self, launch: Launch, edits: Sequence[LineEdit]) -> tuple[LaunchLine, ...]:
@@ -182,7 +182,7 @@ class Autocorrect:
         kept: list[SpanEdit] = []
         for finding in self._findings(line):
             if finding.worst is Severity.ERROR or finding.code == code:
-                own = [SpanEdit(each.start, each.end, each.text) for each in finding.line_edits]
+                own = [SpanEdit(edit.start, edit.end, edit.text) for edit in finding.line_edits]
                 if own and not _clashes(own, kept):
                     kept += own
                     if corrected is not None:
@@ -270,7 +270,7 @@ def _reassigned(finding: Finding, line: LaunchLine, launch: Launch) -> Finding:
 
 def _spans(edits: Sequence[LineEdit], index: int) -> list[SpanEdit]:
     """The edits of one line."""
-    return [SpanEdit(each.start, each.end, each.text) for each in edits if each.line == index]
+    return [SpanEdit(edit.start, edit.end, edit.text) for edit in edits if edit.line == index]
 
 
 def _clashes(edits: list[SpanEdit], kept: list[SpanEdit]) -> bool:

@@ -76,7 +76,7 @@ def _written(path: Path, text: str) -> tuple[str, ...]:
     try:
         write_file(path, text, PRIVATE)
     except CannotWriteError as error:
-        return (str(error),)
+        return (f"write {path}: {error.reason}",)
     return ()
 
 

@@ -218,12 +218,12 @@ def subject_of(inputs: Sequence[ExaminedInput], jobs: Sequence[ExaminedJob], fil
         jobs: the jobs that they show.
         files: the number of inputs that belong to these jobs.
     """
-    read = [each for each in inputs if each.is_understood]
+    read = [source for source in inputs if source.is_understood]
     if len(jobs) == 1:
         return f"{_named(read, jobs[0].name)}: {', '.join(_of_job(read, jobs[0]))}"
     if jobs:
         outcomes = Counter(job.outcome for job in jobs)
-        words = ", ".join(_of_outcome(jobs, each, outcomes[each]) for each in _OUTCOMES if outcomes[each])
+        words = ", ".join(_of_outcome(jobs, outcome, outcomes[outcome]) for outcome in _OUTCOMES if outcomes[outcome])
         return f"{len(jobs)} jobs in {counted(files, 'file')}: {words}"
     if len(inputs) == 1:
         own = inputs[0]

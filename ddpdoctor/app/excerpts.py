@@ -124,7 +124,9 @@ def _length(finding: Finding, line: str, start: int) -> int:
 
 def with_code_of_tracebacks(report: Report, log: Log) -> Report:
     """The report, with excerpts for findings about a line of a script, if a traceback in the log contains it."""
-    code = {(frame.file, frame.line): frame.code for each in log.tracebacks for frame in each.frames if frame.code}
+    code = {
+        (frame.file, frame.line): frame.code for traceback in log.tracebacks for frame in traceback.frames if frame.code
+    }
     findings = tuple(
         replace(finding, excerpt=Excerpt(where.line, (text,), where.line, 1, 0))
         if (where := finding.where).line is not None and (text := code.get((where.file or "", where.line)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -51,7 +52,7 @@ def is_of_tools(path: str, seconds: float = ANSWER_SECONDS) -> bool:
     """Whether a path is an archive, or a file that another tool printed; it is waited for so many seconds."""
     if path == STDIN or is_archive(path):
         return path != STDIN
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         return False
     text, _ = tool_text(path, deadline=time.monotonic() + seconds)
     return text is not None and bool(records_of(text))

@@ -16,6 +16,7 @@ from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.privacy.redaction import redact
 from ddpdoctor.system.machine import this_machine
+from ddpdoctor.system.regular_file import special_file, why_unreadable
 from ddpdoctor.system.timeouts import CallTimeout, call_with_timeout
 
 __all__ = ["UnreadableError", "facts_for", "load_facts", "text_of"]
@@ -93,11 +94,16 @@ def text_of(path: Path, seconds: float = STANDARD_INPUT_SECONDS) -> str:
         else:
             data = call_with_timeout(lambda: _bytes_of(path), min(ANSWER_SECONDS, seconds))
     except (CallTimeout, TimeoutError) as late:
-        raise UnreadableError(f"{path}: {late}") from None
+        special = special_file(str(path))
+        raise UnreadableError(f"{path}: {f'{special} that ' if special else ''}{late}") from None
     except OSError as error:
-        raise UnreadableError(f"{path}: {error.strerror}") from None
+        raise UnreadableError(f"{path}: {why_unreadable(error, str(path))}") from None
     if len(data) > MAX_FACTS_BYTES:
-        raise UnreadableError(f"{path}: larger than {MAX_FACTS_BYTES >> 20} MiB, the limit for facts")
+        special = special_file(str(path))
+        size = f"{special} with more than" if special else "larger than"
+        raise UnreadableError(f"{path}: {size} {MAX_FACTS_BYTES >> 20} MiB, the limit for facts")
+    if not data.strip():
+        raise UnreadableError(f"{path}: empty")
     return data.decode("utf-8-sig", "replace")
 
 

@@ -33,7 +33,7 @@ def _named(value: Any, names: Mapping[str, str]) -> Any:
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    before = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+    before = {field_.name: getattr(value, field_.name) for field_ in fields(value) if field_.init}
     after = {name: _named(each, names) for name, each in before.items()}
     changed = {name: each for name, each in after.items() if each is not before[name]}
     return replace(value, **changed) if changed else value

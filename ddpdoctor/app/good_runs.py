@@ -29,11 +29,13 @@ def compared_with_good(
     """The report with the differences between these runs and the `good` ones."""
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
     judged, _ = triaged(good, request, started=started)
-    unread = tuple(f"read {each.path} of --good: {each.reason}" for each in judged.inputs if not each.is_understood)
-    names = [each.path for each in judged.inputs if each.is_understood]
+    unread = tuple(
+        f"read {source.path} of --good: {source.reason}" for source in judged.inputs if not source.is_understood
+    )
+    names = [source.path for source in judged.inputs if source.is_understood]
     if not names:
         return replace(report, failures=(*report.failures, *(unread or ("read --good: no log there",))))
-    if not {each.path for each in report.inputs} - set(names):
+    if not {source.path for source in report.inputs} - set(names):
         return replace(report, failures=(*report.failures, "compare with --good: these are the logs of the failed run"))
     runs = [features_of(names, deadline)]
     mine = features_of(paths, deadline, without=frozenset(names))
@@ -53,7 +55,7 @@ def compared_in_folder(report: Report, request: Request) -> Report:
     if not others:
         return report
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
-    findings = [each for each in report.findings if each.job == failed.name]
+    findings = [finding for finding in report.findings if finding.job == failed.name]
     runs = [features_of(names, deadline) for names in others]
     differences = run_differences(features_of(mine, deadline), runs, _ends(findings), _blamed(findings))
     text = f"the completed {listed([each.name for each in good])}"
@@ -73,9 +75,9 @@ def _alike(jobs: Sequence[ExaminedJob]) -> tuple[ExaminedJob | None, list[Examin
 
 def _files_of_jobs(report: Report) -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
-    for each in report.inputs:
-        if each.job is not None and each.is_understood:
-            files.setdefault(each.job, []).append(each.path)
+    for source in report.inputs:
+        if source.job is not None and source.is_understood:
+            files.setdefault(source.job, []).append(source.path)
     return files
 
 
@@ -83,8 +85,8 @@ def _doubt(judged: Report) -> str:
     """A remark if a run that is called good failed."""
     if judged.verdict is not Verdict.FAIL:
         return ""
-    causes = [each for each in judged.findings if each.role is Role.CAUSE and each.worst is Severity.ERROR]
-    codes = listed(sorted({each.code for each in causes}))
+    causes = [finding for finding in judged.findings if finding.role is Role.CAUSE and finding.worst is Severity.ERROR]
+    codes = listed(sorted({cause.code for cause in causes}))
     return f" (which failed too: {counted(len(causes), 'cause')}, {codes})"
 
 
@@ -101,4 +103,6 @@ def _ends(findings: Sequence[Finding]) -> Mapping[str, int]:
 
 
 def _blamed(findings: Sequence[Finding]) -> frozenset[str]:
-    return frozenset(each.where.host for each in findings if each.role is Role.CAUSE and each.where.host is not None)
+    return frozenset(
+        finding.where.host for finding in findings if finding.role is Role.CAUSE and finding.where.host is not None
+    )

@@ -129,8 +129,10 @@ def _inputs(pids: Sequence[int], hang: Hang | None) -> tuple[ExaminedInput, ...]
     """The processes that the user named, and which of them are not ranks."""
     if hang is None:
         return ()
-    ranks = tuple(sorted(each.rank for each in hang.processes if each.rank is not None)) if len(pids) == 1 else ()
-    reasons = {each.pid: each.reason for each in hang.not_ranks}
+    ranks = (
+        tuple(sorted(process.rank for process in hang.processes if process.rank is not None)) if len(pids) == 1 else ()
+    )
+    reasons = {rank.pid: rank.reason for rank in hang.not_ranks}
     return tuple(
         ExaminedInput(
             f"pid {pid}",

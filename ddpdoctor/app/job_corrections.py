@@ -122,7 +122,7 @@ class _Search:
 
 def _is_better(found: JudgedFile, before: JudgedFile) -> bool:
     """Fewer findings, none of a new cause, and nothing is started less often than before."""
-    codes, known = {each.code for each in found.findings}, {each.code for each in before.findings}
+    codes, known = {finding.code for finding in found.findings}, {finding.code for finding in before.findings}
     if _unknown(found) > _unknown(before):
         return False  # what is not known proves nothing
     fewer = (found.errors.total(), len(found.findings)) < (before.errors.total(), len(before.findings))
@@ -131,7 +131,7 @@ def _is_better(found: JudgedFile, before: JudgedFile) -> bool:
 
 def _unknown(judged: JudgedFile) -> int:
     """How many words of its launchers are not known."""
-    words = (word for each in judged.submission.tasks for word in each.line.argv)
+    words = (word for task in judged.submission.tasks for word in task.line.argv)
     return sum(word.known is None for word in words)
 
 
@@ -236,8 +236,8 @@ def _difference(submission: Submission, text: str, *, is_safe: bool) -> Iterator
 
 def _is_one_world(job: ImaginedJob) -> bool:
     processes = processes_of_job(job)
-    ranks = [each.rank for each in processes if each.rank is not None]
-    sizes = {each.world_size for each in processes}
+    ranks = [process.rank for process in processes if process.rank is not None]
+    sizes = {process.world_size for process in processes}
     are_apart = len(job.job.agents) > 1 and all(not agent.plan.is_multinode for agent in job.job.agents)
     if len(ranks) < len(processes) or None in sizes or are_apart:
         return True

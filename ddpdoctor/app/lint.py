@@ -65,7 +65,7 @@ def lint_inputs(request: Request, inputs: LintInputs) -> tuple[Report, Facts]:
         if others or inside:
             report, facts = _with_files(report, facts, launch, rules, (others, inside), request)
         report, skipped = _with_scripts(report, named, facts, request, inputs)
-        more = folder_inputs(named.others, [each.path for each in report.inputs], *skipped)
+        more = folder_inputs(named.others, [source.path for source in report.inputs], *skipped)
         report = replace(report, inputs=(*given, *report.inputs, *more))
         report = original(with_excerpts(report, facts.launch))
     seconds = seconds_since(started)
@@ -150,7 +150,7 @@ def _with_files(
     machine = this_machine(request.timeout or FILE_SECONDS)
     found = read((*named, *inside), machine, launch)
     left_out = [f"{path}:" for path in inside if path not in named and not found.inputs[path].is_understood]
-    found.failures = [each for each in found.failures if not each.startswith(tuple(left_out))]
+    found.failures = [failure for failure in found.failures if not failure.startswith(tuple(left_out))]
     report = with_files(report, facts, rules, found, request, machine)
     told = [each for path, each in found.inputs.items() if path in named]
     told += [

@@ -67,11 +67,11 @@ def _is_below(path: str, folder: str) -> bool:
 def subject_of(launch: Launch, inputs: Iterable[ExaminedInput]) -> str:
     """What was examined, in one line: `torchrun: 2 nodes x 4 ranks, train.py; 2 scripts, 1 sbatch file`."""
     inputs = tuple(inputs)
-    given = [each for each in inputs if each.kind == "launch line"]
+    given = [source for source in inputs if source.kind == "launch line"]
     pieces = [described(launch)] if given and launch.lines else []
     from_lines = {line.script.path for line in launch.lines if line.script is not None and line.file is None}
-    files = [each for each in inputs if each.is_understood and os.path.abspath(each.path) not in from_lines]
-    counts = Counter(_noun(each) for each in files if each.kind != "launch line")
+    files = [source for source in inputs if source.is_understood and os.path.abspath(source.path) not in from_lines]
+    counts = Counter(_noun(file) for file in files if file.kind != "launch line")
     kinds = ", ".join(counted(number, noun) for noun, number in counts.items())
     return "; ".join([*pieces, *([kinds] if kinds else [])])
 

@@ -81,7 +81,9 @@ def _evaluator(
         known = {(rule.code, rule.check) for rule in rules}
         more = tuple(rule for rule in _more_rules(files, request) if (rule.code, rule.check) not in known)
         outcomes = _outcomes(files, facts, (*rules, *more), request, corrects=False)
-        found = (f for each in outcomes for f in each.findings if f.where.file == path and f.worst is not Severity.NOTE)
+        found = (
+            f for outcome in outcomes for f in outcome.findings if f.where.file == path and f.worst is not Severity.NOTE
+        )
         return JudgedFile(files.submissions[path], files.lines[path], files.jobs[path], tuple(found))
 
     return evaluate
@@ -102,7 +104,7 @@ def _outcomes(
         outcome.findings = [finding for finding in outcome.findings if not _is_refuted(finding, files)]
     known = [finding for outcome in outcomes for finding in outcome.findings]
     comparing = [rule for rule in rules_for(request, AREAS) if "nodes" in (*rule.needs, *rule.wants)]
-    has_pods = any(each.domains for each in files.submissions.values())
+    has_pods = any(submission.domains for submission in files.submissions.values())
     of_files = tuple(rules_for(request, (*AREAS, "net") if has_pods else AREAS))
     imagining = ImaginingRules(rules, tuple(comparing), of_files)
     explains = {rule.code: rule.explains for rule in of_files if "submission" in rule.needs}  # wrong readings of lines
@@ -140,8 +142,8 @@ def _judged(
 ) -> Iterator[Outcome]:
     """Rules for lines see all lines of a file; rules for the environment see one line at a time."""
     rules = tuple(rules)
-    with_environ = tuple(each for each in rules if "environ" in (*each.needs, *each.wants))
-    others = tuple(each for each in rules if each not in with_environ)
+    with_environ = tuple(rule for rule in rules if "environ" in (*rule.needs, *rule.wants))
+    others = tuple(rule for rule in rules if rule not in with_environ)
     in_pod = tuple(
         each for each in with_environ if each.code != stray_pet_variable.code
     )  # a manifest sets it on purpose
@@ -149,13 +151,13 @@ def _judged(
     of_file = replace(launch, lines=lines)
     together = judge(replace(facts, launch=of_file), others)
     if corrects and len(lines) <= MOST_LINES:
-        together.findings = [autocorrect.finding(each, of_file) for each in together.findings]
+        together.findings = [autocorrect.finding(finding, of_file) for finding in together.findings]
     yield together
     for line in lines:
         alone = replace(launch, lines=(line,))
         meant = with_environ if line.pod is None else in_pod
         outcome = judge(replace(facts, launch=alone, environ=environ_of(alone)), meant)
-        found = [autocorrect.finding(each, alone) if corrects else each for each in outcome.findings]
+        found = [autocorrect.finding(finding, alone) if corrects else finding for finding in outcome.findings]
         outcome.findings = [_placed(each, line) for each in found]
         yield outcome
 

@@ -43,7 +43,7 @@ def rules_of_machines(request: Request, lines: Iterable[LaunchLine]) -> tuple[Ru
     from ddpdoctor.rules.views import line_rules
 
     is_selected = selection(request)
-    return tuple(each for each in line_rules() if is_selected(each.code))
+    return tuple(rule for rule in line_rules() if is_selected(rule.code))
 
 
 def with_machines(report: Report, facts: Facts, rules: tuple[Rule, ...]) -> Report:

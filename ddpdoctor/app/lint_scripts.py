@@ -163,10 +163,10 @@ def _judge_scripts(
         say = progress.phase if len(found.paths) >= MANY else progress.step
         say(f"reading {counted(len(found.paths), 'script')}")
         texts = _texts(found, {*by_path}, request, judging)
-        judging.inputs += [_examined(each, is_named=each.source.path in given) for each in texts]
-        judging.waiting = [each.source.path for each in texts]
-        left_out = {each.code for each in load((AREA,))} - {each.code for each in judging.rules}
-        beside = with_modules([each.source for each in texts])
+        judging.inputs += [_examined(text, is_named=text.source.path in given) for text in texts]
+        judging.waiting = [text.source.path for text in texts]
+        left_out = {each.code for each in load((AREA,))} - {rule.code for rule in judging.rules}
+        beside = with_modules([text.source for text in texts])
         end = time.monotonic() + seconds_left(request, math.inf)
         plan = ScriptJudging(judging.rules, known, by_path, beside, frozenset(left_out), end, proves_corrections)
         say(f"judging {counted(len(texts), 'script')}")

@@ -120,7 +120,7 @@ def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules:
     """The errors of this node by `rules`, to be sent to the others."""
     return errors_of(
         (
-            judge(facts, [each for each in rules if "nodes" not in each.needs]),
+            judge(facts, [rule for rule in rules if "nodes" not in rule.needs]),
             *((judge(*line),) if line is not None else ()),
         )
     )
@@ -128,7 +128,7 @@ def own_errors(facts: Facts, line: tuple[Facts, tuple[Rule, ...]] | None, rules:
 
 def errors_of(outcomes: Iterable[Outcome]) -> list[Finding]:
     """The errors among the outcomes of rules."""
-    return [each for outcome in outcomes for each in outcome.findings if each.worst is Severity.ERROR]
+    return [finding for outcome in outcomes for finding in outcome.findings if finding.worst is Severity.ERROR]
 
 
 def _with_master(facts: Facts, session: MultiNodeSession) -> Facts:
@@ -182,8 +182,10 @@ def probe_together(
 
 def with_verdict(report: Report, verdict: JobVerdict, rules: Sequence[Rule], line: Facts | None) -> Report:
     """The report of this node together with the verdict on all nodes; a finding in both appears once."""
-    told = [_completed(each, line) for each in verdict.outcome.findings]
-    own = [each for each in report.findings if each.code not in verdict.refuted and not _is_told(each, told)]
+    told = [_completed(finding, line) for finding in verdict.outcome.findings]
+    own = [
+        finding for finding in report.findings if finding.code not in verdict.refuted and not _is_told(finding, told)
+    ]
     nodes = () if verdict.is_alone or verdict.has_errors or verdict.nodes is None else verdict.nodes.nodes
     kept = tuple(_with_host(each, nodes) for each in own)
     outcome = replace(verdict.outcome, findings=told)
@@ -222,8 +224,8 @@ def _completed(finding: Finding, line: Facts | None) -> Finding:
     rest, raw = launch.lines[0].source[script.end :], script.raw
     lines = [each + rest if each.endswith(raw) else each for each in finding.fix_command.split("\n")]
     commands = (
-        replace(each, command=each.command + rest) if each.command.endswith(raw) else each
-        for each in finding.fix_commands
+        replace(command, command=command.command + rest) if command.command.endswith(raw) else command
+        for command in finding.fix_commands
     )
     return replace(finding, fix_command="\n".join(lines), fix_commands=tuple(commands))
 

@@ -56,10 +56,10 @@ def sort_nodes(nodes: Nodes, findings: Iterable[Finding]) -> tuple[list[str], li
 
     If a link between two nodes is broken, both ends are in neither list.
     """
-    errors = [each for each in findings if each.worst is Severity.ERROR]
-    blamed = {name for each in errors for name in (each.where.host, each.where.peer) if name is not None}
+    errors = [finding for finding in findings if finding.worst is Severity.ERROR]
+    blamed = {name for error in errors for name in (error.where.host, error.where.peer) if name is not None}
     by_rank = {node.rank: node.host for node in nodes.nodes if node.rank is not None}
-    blamed |= {by_rank[rank] for each in errors for rank in each.ranks if rank in by_rank}
+    blamed |= {by_rank[rank] for error in errors for rank in error.ranks if rank in by_rank}
     hosts = list(dict.fromkeys(node.host for node in nodes.nodes))
     bad = [*(host for host in hosts if host in blamed), *nodes.missing_hosts.values()]
     return [host for host in hosts if host not in bad], list(dict.fromkeys(bad))

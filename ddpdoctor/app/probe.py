@@ -8,12 +8,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddpdoctor.app.output_file import check_target
 from ddpdoctor.app.request import UsageError
 from ddpdoctor.collectors.probe import NodeRanks
 from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.system.process import ended_within, start
+from ddpdoctor.system.regular_file import read_regular
 from ddpdoctor.system.selfexec import command
 from ddpdoctor.wording import counted
 
@@ -77,13 +80,25 @@ def probe_ranks(request: Request, options: ProbeOptions) -> int:
     node = _node(options)
     words = [*_words(request), "--launched", "--backend", options.backend, "--join-timeout", str(options.join_seconds)]
     words += ["--quick"] if options.is_quick else []
-    if options.baseline and options.node_rank == 0 and not os.access(options.baseline, os.R_OK):
-        raise UsageError(f"--baseline {options.baseline:.200}: the file cannot be read")
+    if options.node_rank == 0:
+        _check_files(options)
     for option, file in (("--save-baseline", options.save_baseline), ("--baseline", options.baseline)):
         words += [option, file] if file else []
     _say_what_is_awaited(request, node)
     ranks = _start(words, node, options.columns)
     return _wait(ranks, node, words, request.timeout or DEFAULT_SECONDS, request.listener)
+
+
+def _check_files(options: ProbeOptions) -> None:
+    """Refuse files that cannot be read or written before ranks are started."""
+    if options.save_baseline:
+        check_target("--save-baseline", Path(options.save_baseline))
+    if not options.baseline:
+        return
+    try:
+        read_regular(options.baseline, 1)
+    except OSError as error:
+        raise UsageError(f"--baseline {options.baseline:.200}: {(error.strerror or 'not readable').lower()}") from None
 
 
 def _node(options: ProbeOptions) -> NodeRanks:

@@ -95,7 +95,7 @@ def _store(line: LaunchLine) -> tuple[str | None, int | None]:
     from ddpdoctor.launch.rendezvous import is_loopback
 
     plan, starter = line.plan, line.starter
-    if starter is None or any(each.launcher in ELSEWHERE or each.name in REMOTE for each in line.layers):
+    if starter is None or any(layer.launcher in ELSEWHERE or layer.name in REMOTE for layer in line.layers):
         return None, None
     if plan is not None and starter is line.agent:
         if plan.is_multinode:

@@ -221,7 +221,7 @@ def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:
     if rehearsal.obstacle is not None:
         obstacle = rehearsal.obstacle_place
         beyond = f" beyond {obstacle}" if obstacle is not None else ""
-        return (f"could not rehearse{beyond}: {rehearsal.obstacle} needs a GPU",)
+        return (f"could not rehearse{beyond}: {rehearsal.obstacle} {rehearsal.obstacle_reason}",)
     if rehearsal.difference is not None:
         return ()
     if not rehearsal.ranks and rehearsal.others:
@@ -293,7 +293,7 @@ def _sections(rehearsal: Rehearsal, report: Report) -> tuple[CheckedSection, ...
     if rehearsal.not_reached:
         text = f"{', '.join(rehearsal.not_reached)} (shorter epochs: --epoch-steps 2)"
         sections.append(CheckedSection("reached", "not reached", SectionState.SKIPPED, text))
-    if rehearsal.unreached:
+    if rehearsal.unreached and rehearsal.difference is None:  # ranks that are ended there report no further lines
         shown = [f"{each.place} {each.what}" for each in rehearsal.unreached]
         more = f" and {len(shown) - MOST_UNREACHED} more" if len(shown) > MOST_UNREACHED else ""
         text = f"{', '.join(shown[:MOST_UNREACHED])}{more}"

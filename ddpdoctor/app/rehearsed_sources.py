@@ -36,9 +36,9 @@ def with_read_sources(report: Report, files: Iterable[str], known: Facts, reques
     found = find(own)
     found.given.clear()
     judged = judge_scripts(found, lines, known, request)
-    read = [each for outcome in judged.outcomes for each in outcome.findings if each.severity in SHOWN]
-    seen = {each.code for each in report.findings}
-    report = replace(report, findings=tuple(_joined(each, read) for each in report.findings))
+    read = [finding for outcome in judged.outcomes for finding in outcome.findings if finding.severity in SHOWN]
+    seen = {finding.code for finding in report.findings}
+    report = replace(report, findings=tuple(_joined(finding, read) for finding in report.findings))
     outcome = Outcome(findings=[each.reworded(after=READ) for each in read if each.code not in seen])
     return extended(report, (outcome,), judged.rules, tuple(judged.failures))
 

@@ -47,9 +47,9 @@ def _rank(rule: Rule, word: str, text: str) -> int:
         return 0
     if _speaks_of(words, rule.title):
         return 1
-    if any(re.search(each, text) or re.search(each, text, re.IGNORECASE) for each in rule.signatures):
+    if any(re.search(signature, text) or re.search(signature, text, re.IGNORECASE) for signature in rule.signatures):
         return 2
-    if len(word) > 3 and any(word in _plain(each) for each in rule.signatures):
+    if len(word) > 3 and any(word in _plain(signature) for signature in rule.signatures):
         return 3
     return 4 if _speaks_of(words, rule.doc) else NO_MATCH
 
@@ -62,7 +62,7 @@ def _absent(rule: Rule, word: str) -> int:
 def _speaks_of(words: Sequence[str], text: str) -> bool:
     """Whether every word begins a word of the text."""
     text = text.lower()
-    return all(re.search(rf"(?<![a-z0-9]){re.escape(each)}", text) for each in words)
+    return all(re.search(rf"(?<![a-z0-9]){re.escape(word)}", text) for word in words)
 
 
 def _plain(signature: str) -> str:

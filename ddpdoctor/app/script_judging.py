@@ -105,7 +105,7 @@ def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudgi
     """What the rules find in one script, started by each of the lines, without what its comments silence."""
     script = Script(files=(text.source,), beside=plan.beside)
     facts = replace(plan.known, script=script, launch=None, environ=None)
-    rules = [each for each in plan.rules if each.code != ignore_comment_idle.code]
+    rules = [rule for rule in plan.rules if rule.code != ignore_comment_idle.code]
     outcome = Outcome()
     tuple(modules(script))  # read once: a file that takes all its time here is not read again by every rule
     for line in starts:
@@ -121,9 +121,9 @@ def _outcome(text: ScriptText, starts: tuple[LaunchLine, ...], plan: ScriptJudgi
     idle = _silence(outcome, silencing, text.source.path, plan)
     if silencing:
         idle_facts = replace(facts, script=replace(script, idle=idle))
-        outcome.add(judge(idle_facts, [each for each in plan.rules if each.code == ignore_comment_idle.code]))
+        outcome.add(judge(idle_facts, [rule for rule in plan.rules if rule.code == ignore_comment_idle.code]))
     lines = text.source.text.split("\n")
-    outcome.findings = [_in_cell(_with_excerpt(each, text, lines), text) for each in outcome.findings]
+    outcome.findings = [_in_cell(_with_excerpt(finding, text, lines), text) for finding in outcome.findings]
     return outcome
 
 

@@ -59,7 +59,7 @@ class ToolReport:
     @property
     def subject(self) -> str:
         """What was examined, in one line."""
-        read = [each for each in self.inputs.values() if each.is_understood]
+        read = [source for source in self.inputs.values() if source.is_understood]
         topics = f"; examined: {', '.join(self.topics)}" if self.topics else ""
         if len(self.inputs) == 1:
             only = next(iter(self.inputs.values()))

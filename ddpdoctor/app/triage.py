@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ddpdoctor.collectors.log.inputs import LATE, STDIN, STDIN_NAME
 from ddpdoctor.collectors.log.parallel_read import KILLED
 from ddpdoctor.collectors.log.read_logs import read
 from ddpdoctor.engine import examine, extended, judge, retold, united
+from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import GpuAddress, InputKind, Log
 from ddpdoctor.facts.record import SCHEMA, Facts
 from ddpdoctor.findings import Finding, Report
@@ -34,6 +35,7 @@ from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.log.culprits import with_culprits
 from ddpdoctor.rules.views import hang_rules, log_rules
 from ddpdoctor.system.budget import OverBudgetError, within_budget
+from ddpdoctor.wording import counted
 
 __all__ = ["DEFAULT_TRIAGE_SECONDS", "triaged"]
 
@@ -41,9 +43,9 @@ DEFAULT_TRIAGE_SECONDS = 300.0
 """`--timeout` of `triage`."""
 LEAST_JUDGING_SECONDS = 5.0
 """Time for judging even if reading took all of `--timeout`."""
-MOST_LINES = 1000
-MOST_TRACEBACKS = 100
-"""How much of a log is judged that is too large to judge as a whole."""
+PARTS = ((1000, 100), (50, 5), (0, 0))
+"""How many lines and tracebacks are judged of a log that is too large to judge as a whole: the most that its budget allows."""
+PART_SECONDS = 10.0
 MOST_LATE = 4
 MOST_NAMES = 20
 """Most jobs that are listed for an unknown job name."""
@@ -77,7 +79,7 @@ def triaged(
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
     stream = standard_input(deadline) if STDIN in given else None
     with unpacked_inputs(given) as archived, on_disk(archived.paths, stream) as files:
-        log = read(files, [s for each in rules for s in each.signatures], stream, deadline)
+        log = read(files, [s for rule in rules for s in rule.signatures], stream, deadline)
         given_names = dict(zip(files, archived.paths, strict=True))
         names = [STDIN_NAME if path == STDIN else path for path in files]
 
@@ -88,28 +90,51 @@ def triaged(
             seconds = max(LEAST_JUDGING_SECONDS, seconds_left(request, DEFAULT_TRIAGE_SECONDS))
             report, facts = within_budget(lambda: judged(log), seconds)
         except OverBudgetError as error:
-            report, facts = judged(_beginning(log))
-            left_out = f"judge {len(log.lines)} lines and {len(log.tracebacks)} tracebacks: {error}; "
-            left_out += f"the report covers the first {MOST_LINES} and {MOST_TRACEBACKS}"
+            (report, facts), covered = _judged_in_part(judged, log)
+            left_out = f"judge {len(log.lines)} lines and {len(log.tracebacks)} tracebacks: {error}; {covered}"
             report = replace(report, failures=(left_out, *report.failures))
         if job is None:
             from ddpdoctor.app.triage_tools import examined_tools, with_tools  # after the log was read
 
             report = with_tools(report, examined_tools(log, known, names, deadline))
+            report = replace(report, inputs=(*report.inputs, *_folders_of_nothing(report.inputs, names)))
         report = archived.as_given(report)
     report = with_given_names(report, {path: STDIN_NAME for path, name in given_names.items() if path != name == STDIN})
     return without_secrets(report), facts
 
 
-def _beginning(log: Log) -> Log:
+def _folders_of_nothing(inputs: Iterable[ExaminedInput], named: Iterable[str]) -> list[ExaminedInput]:
+    """The named folders in which no file was understood: nothing in them was examined."""
+    found = []
+    for folder in dict.fromkeys(named):
+        inside = [each for each in inputs if not each.is_named and each.path.startswith(f"{folder.rstrip('/')}/")]
+        if inside and not any(each.is_understood for each in inside):
+            reason = f"nothing to judge: {counted(len(inside), 'file')}, none with the output of a job"
+            found.append(ExaminedInput(folder, "unknown", is_understood=False, reason=reason))
+    return found
+
+
+def _judged_in_part(judged: Callable[[Log], tuple[Report, Facts]], log: Log) -> tuple[tuple[Report, Facts], str]:
+    """The report about the beginning of a log and its facts, and what it covers."""
+    for lines, tracebacks in PARTS[:-1]:
+        part = _beginning(log, lines, tracebacks)
+        try:
+            found = within_budget(lambda part=part: judged(part), PART_SECONDS)  # type: ignore[misc]
+        except OverBudgetError:
+            continue
+        return found, f"the report covers the first {lines} and {tracebacks}"
+    return judged(_beginning(log, *PARTS[-1])), "the report covers none of them"
+
+
+def _beginning(log: Log, lines: int, tracebacks: int) -> Log:
     """The first relevant lines and records of a log."""
     return replace(
         log,
-        lines=log.lines[:MOST_LINES],
-        tracebacks=log.tracebacks[:MOST_TRACEBACKS],
-        unfinished=log.unfinished[:MOST_TRACEBACKS],
-        exits=log.exits[:MOST_TRACEBACKS],
-        marks=log.marks[:MOST_TRACEBACKS],
+        lines=log.lines[:lines],
+        tracebacks=log.tracebacks[:tracebacks],
+        unfinished=log.unfinished[:tracebacks],
+        exits=log.exits[:tracebacks],
+        marks=log.marks[:tracebacks],
     )
 
 
@@ -182,7 +207,7 @@ class _Triage:
         # A cause found in the ranks' dumps replaces the same cause found in a log line: dumps prove more.
         dumps = judge(facts, hang_rules(self._known))
         shown = {finding.code for finding in dumps.findings}
-        rules = tuple(each for each in self._rules if each.code not in shown)
+        rules = tuple(rule for rule in self._rules if rule.code not in shown)
         report = examine(facts, rules, command=self._command, started=self._started, failures=failures)
         return extended(report, [dumps], self._known)
 

@@ -56,7 +56,7 @@ def with_tools(report: Report, tools: ToolReport) -> Report:
     """
     if not tools.inputs:
         return report
-    logs = {each.path for each in report.inputs if each.job is not None}
+    logs = {source.path for source in report.inputs if source.job is not None}
     told = {(finding.code, finding.where.file) for finding in report.findings if finding.where.file in logs}
     kept = [f for f in tools.findings if (f.code, f.where.file) not in told]
     better = {(finding.code, finding.where.file) for finding in kept}
@@ -66,7 +66,7 @@ def with_tools(report: Report, tools: ToolReport) -> Report:
     passed = tuple(dict.fromkeys((*joined.passed, *(code for code in tools.passed if code not in found))))
     settled = found.union(passed)
     skipped = {skip.code: skip for skip in (*joined.skipped, *tools.skipped) if skip.code not in settled}
-    inputs = tuple(_merged(each, tools) for each in joined.inputs)
+    inputs = tuple(_merged(source, tools) for source in joined.inputs)
     return replace(
         joined,
         passed=passed,

@@ -66,7 +66,7 @@ def written(outcome: Outcome, nodes: Nodes) -> dict[str, Any]:
                 proves=nodes.proves,
             )
         ),
-        "findings": [encode(each) for each in outcome.findings],
+        "findings": [encode(finding) for finding in outcome.findings],
         "refuted": sorted(refuted(nodes)),
         "passed": outcome.passed,
         "skipped": [[each.code, each.reason, each.unanswered] for each in outcome.skipped],
@@ -91,7 +91,7 @@ def read_verdict(message: Mapping[str, Any]) -> JobVerdict:
     findings, passed, skipped, moot = (message.get(key) for key in ("findings", "passed", "skipped", "refuted"))
     outcome = Outcome()
     if isinstance(findings, list):
-        outcome.findings = [found for each in findings if (found := finding_of(each)) is not None]
+        outcome.findings = [found for finding in findings if (found := finding_of(finding)) is not None]
     if isinstance(passed, list):
         outcome.passed = [code for code in passed if isinstance(code, str)]
     for each in skipped if isinstance(skipped, list) else ():

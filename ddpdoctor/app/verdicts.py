@@ -83,7 +83,7 @@ class JobVerdict:
 def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules that compare nodes."""
     return tuple(
-        each for each in rules if each.scope is CauseScope.LINES_OF_NODES or "nodes" in (*each.needs, *each.wants)
+        rule for rule in rules if rule.scope is CauseScope.LINES_OF_NODES or "nodes" in (*rule.needs, *rule.wants)
     )
 
 
@@ -103,17 +103,19 @@ def judge_nodes(
     """The findings about the job: about the nodes' lines, about the nodes, and every node's own errors, including those
     of nodes that have `gone`.
     """
-    own = [(member.node, finding_of(each)) for member in (*members, *gone) for each in member.errors]
+    own = [(member.node, finding_of(error)) for member in (*members, *gone) for error in member.errors]
     found = [(node, each) for node, each in own if each is not None]
     outcome = Outcome(findings=merged(found, len(members) + len(gone)))
     facts = Facts(schema=SCHEMA, collected_at="", hostname="", nodes=nodes)
-    together = judge(facts, [each for each in rules if "nodes" in (*each.needs, *each.wants)])
+    together = judge(facts, [rule for rule in rules if "nodes" in (*rule.needs, *rule.wants)])
     seen_by_nodes = {
-        each.code for each in outcome.findings
+        finding.code for finding in outcome.findings
     }  # including the place: at the word of a line, or on one host
-    together.findings = [each for each in together.findings if each.where != Where() or each.code not in seen_by_nodes]
+    together.findings = [
+        finding for finding in together.findings if finding.where != Where() or finding.code not in seen_by_nodes
+    ]
     outcome.add(together)
-    across = [each for each in rules if each.scope is CauseScope.LINES_OF_NODES]
+    across = [rule for rule in rules if rule.scope is CauseScope.LINES_OF_NODES]
     lines = () if _are_alike(members) and not _claim_one_number(nodes) else _lines(members, torch)
     if not lines:
         outcome.passed += [each.code for each in across if members and members[0].line]
@@ -123,25 +125,25 @@ def judge_nodes(
             across,
         )
         # Facts of the machines prove more than a command, as does the fact that all addresses resolve to one machine.
-        known = {each.code for each in outcome.findings} - {duplicate_node_rank.code}
+        known = {finding.code for finding in outcome.findings} - {duplicate_node_rank.code}
         known |= (
             {master_addr_differs.code}
             if nodes.is_main and all(_leads_to_host(node, nodes) for node in nodes.nodes)
             else set()
         )
         told.findings = [
-            _placed(_with_commands(each, lines, nodes.nodes), nodes.nodes)
-            for each in told.findings
-            if each.code not in known
+            _placed(_with_commands(finding, lines, nodes.nodes), nodes.nodes)
+            for finding in told.findings
+            if finding.code not in known
         ]
         told.skipped = []
-        outcome.findings = [each for each in outcome.findings if each.code not in _with_a_line(told.findings)]
+        outcome.findings = [finding for finding in outcome.findings if finding.code not in _with_a_line(told.findings)]
         outcome.add(told)
     moot = refuted(nodes)
-    findings = [each for each in outcome.findings if each.code not in moot]
+    findings = [finding for finding in outcome.findings if finding.code not in moot]
     graph = CausalGraph(each.rule for each in loaded())
     outcome.findings = [_with_peer(each, nodes.nodes) for each in following(findings, graph, keeps_roles=False)]
-    seen = {each.code for each in outcome.findings}
+    seen = {finding.code for finding in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
 
@@ -153,7 +155,7 @@ def _leads_to_host(node: Node, nodes: Nodes) -> bool:
 
 def _with_a_line(findings: Iterable[Finding]) -> set[str]:
     """The codes that are better found in the commands, where they can be corrected."""
-    return {each.code for each in findings} & {duplicate_node_rank.code}
+    return {finding.code for finding in findings} & {duplicate_node_rank.code}
 
 
 def _with_peer(finding: Finding, nodes: Sequence[Node]) -> Finding:
@@ -291,5 +293,5 @@ def shares(members: Sequence[Member]) -> dict[str, Share]:
 
 def why_no_ranks(outcome: Outcome) -> Gap:
     """Why no ranks were started after a verdict with errors."""
-    codes = [each.code for each in outcome.findings if each.worst is Severity.ERROR]
+    codes = [finding.code for finding in outcome.findings if finding.worst is Severity.ERROR]
     return Gap("probe", f"the nodes cannot work together ({codes[0]}), so no ranks were started", Why.NOT_HERE)

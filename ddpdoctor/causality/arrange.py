@@ -59,10 +59,10 @@ def following(findings: Sequence[Finding], graph: CausalGraph, *, keeps_roles: b
 
 def _declared_cause(finding: Finding, errors: Iterable[Finding], graph: CausalGraph) -> str | None:
     hosts: dict[str, list[str | None]] = {}
-    for each in errors:
-        is_other_gpu = None not in (each.where.gpu, finding.where.gpu) and each.where.gpu != finding.where.gpu
-        if finding.code in graph.effects(each.code) and not is_other_gpu:
-            hosts.setdefault(each.code, []).append(each.where.host)
+    for error in errors:
+        is_other_gpu = None not in (error.where.gpu, finding.where.gpu) and error.where.gpu != finding.where.gpu
+        if finding.code in graph.effects(error.code) and not is_other_gpu:
+            hosts.setdefault(error.code, []).append(error.where.host)
     host = finding.where.host
     return graph.first(code for code, affected in hosts.items() if host in (*affected, None) or affected == [None])
 

@@ -46,10 +46,10 @@ class Command(_Quick, typer.core.TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The sections of the help; called by Typer."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], COMMON: []}
-        for each in self.get_params(ctx):
-            row = each.get_help_record(ctx)
-            is_common = each.name in SHARED_OPTIONS or each.name == "help"
-            kind = "Arguments" if each.param_type_name == "argument" else COMMON if is_common else "Options"
+        for param in self.get_params(ctx):
+            row = param.get_help_record(ctx)
+            is_common = param.name in SHARED_OPTIONS or param.name == "help"
+            kind = "Arguments" if param.param_type_name == "argument" else COMMON if is_common else "Options"
             sections[kind] += [row] if row is not None else []
         for heading, rows in sections.items():
             if rows:

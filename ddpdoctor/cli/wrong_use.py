@@ -31,7 +31,9 @@ def wording(error: Any, own: list[str]) -> str:
     context, command = getattr(error, "ctx", None), f"ddpdoctor {own[0]}" if own else "ddpdoctor"
     option = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and option is not None:
-        known = [] if context is None else [name for each in context.command.get_params(context) for name in each.opts]
+        known = (
+            [] if context is None else [name for param in context.command.get_params(context) for name in param.opts]
+        )
         return f"unknown option {option[:LONGEST]!r}; {_nearest(option, known) or f'{command} --help lists them'}"
     message = " ".join(error.format_message().removeprefix("Invalid value: ").split())
     message = re.sub(r"^Invalid value for '([^']*)': (?:Value error, )?", r"\1 ", message)

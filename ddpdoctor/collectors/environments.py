@@ -98,9 +98,9 @@ def _conda_roots(environ: Mapping[str, str]) -> list[str]:
             path = os.path.join(folder, name)
             if os.path.isfile(path):
                 found.append(os.path.dirname(os.path.dirname(os.path.realpath(path))))
-    return [each for each in dict.fromkeys(found) if each and os.path.isdir(os.path.join(each, "conda-meta"))] or [
-        each for each in dict.fromkeys(found) if each and os.path.isdir(os.path.join(each, "envs"))
-    ]
+    return [
+        prefix for prefix in dict.fromkeys(found) if prefix and os.path.isdir(os.path.join(prefix, "conda-meta"))
+    ] or [prefix for prefix in dict.fromkeys(found) if prefix and os.path.isdir(os.path.join(prefix, "envs"))]
 
 
 def _text(path: str) -> str:
@@ -172,7 +172,7 @@ def _project(layer: Layer, environ: Mapping[str, str], cwd: str | None) -> Envir
         else f"the folder of {title} is unknown",
         installs=name in MAKES and top is not None,
         adds=adds.get(name),
-        texts=tuple(os.path.join(top or folder, each) for each in FILES),
+        texts=tuple(os.path.join(top or folder, file) for file in FILES),
     )
 
 
@@ -187,7 +187,9 @@ def _project_prefix(layer: Layer, top: str | None, folder: str, environ: Mapping
             candidates = [environ.get("VIRTUAL_ENV", ""), environ.get("CONDA_PREFIX", ""), *candidates]
     else:
         candidates = [environ.get("VIRTUAL_ENV", ""), os.path.join(own, ".venv")]
-    return next((each for each in candidates if each and os.path.isdir(os.path.join(each, "bin"))), None)
+    return next(
+        (candidate for candidate in candidates if candidate and os.path.isdir(os.path.join(candidate, "bin"))), None
+    )
 
 
 def _above(folder: str, names: Sequence[str]) -> str | None:

@@ -11,12 +11,14 @@ from ddpdoctor.collectors.launch_torch import torch_of
 from ddpdoctor.facts.launch.record import Launch, StartedScript
 from ddpdoctor.facts.torchrun_options import NEWEST, version_of
 from ddpdoctor.system.machine import Machine
-from ddpdoctor.system.regular_file import read_regular, text_of_regular
+from ddpdoctor.system.regular_file import read_regular, special_file, text_of_regular
 
 __all__ = ["LocalFiles", "collect_launch"]
 
 CONFIG_CHARACTERS = 65536
 SCRIPT_BYTES = 1 << 20
+STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Files that are open already: standard input, and what `<(…)` becomes."""
 
 
 class LocalFiles:
@@ -47,7 +49,9 @@ def _script(path: str) -> StartedScript:
     """Examine the script at `path` without running it."""
     if not os.path.isfile(path):
         exists = os.path.isfile(os.path.join(path, "__main__.py"))
-        return StartedScript(path, exists=exists, similar=_similar(path))
+        if path.startswith(STREAMS):
+            return StartedScript(path)  # `python <(…)`: an open pipe, which Python reads
+        return StartedScript(path, exists=exists, kind=None if exists else special_file(path), similar=_similar(path))
     found = StartedScript(path, exists=True, is_executable=os.access(path, os.X_OK))
     try:
         head = read_regular(path, SCRIPT_BYTES)

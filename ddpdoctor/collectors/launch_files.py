@@ -63,6 +63,16 @@ class LaunchFiles:
         return any(code.startswith(self.silenced.get((file, row)) or ("\0",)) for row in rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """With what files are read: the environment and the folder that shell scripts start in, torch, and this machine's files."""
+
+    environ: Mapping[str, str]
+    version: Version
+    cwd: str
+    files: FileLookup
+
+
 def read_files(
     paths: Iterable[str], environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
@@ -73,7 +83,7 @@ def read_files(
         cwd: where shell scripts would be started.
         files: examines the training scripts that the lines name.
     """
-    found = LaunchFiles()
+    found, start = LaunchFiles(), _Start(environ, version, cwd, files)
     for path in dict.fromkeys(paths):
         if path.endswith(".py"):
             continue
@@ -81,7 +91,7 @@ def read_files(
         if text is None:
             found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
         else:
-            found.inputs[path] = _limited(path, text, found, environ, version, cwd, files)
+            found.inputs[path] = _limited(path, text, found, start)
     return found
 
 
@@ -90,7 +100,7 @@ def read_text(
 ) -> LaunchFiles:
     """A file as if it had this text."""
     found = LaunchFiles()
-    found.inputs[path] = _read(path, text, found, environ, version, cwd, files)
+    found.inputs[path] = _read(path, text, found, _Start(environ, version, cwd, files))
     return found
 
 
@@ -128,18 +138,10 @@ def _text(path: str, found: LaunchFiles) -> tuple[str | None, str]:
     return (text, "") if text.strip() else (None, "empty")
 
 
-def _limited(
-    path: str,
-    text: str,
-    found: LaunchFiles,
-    environ: Mapping[str, str],
-    version: Version,
-    cwd: str,
-    files: FileLookup,
-) -> ExaminedInput:
+def _limited(path: str, text: str, found: LaunchFiles, start: _Start) -> ExaminedInput:
     """As `_read`, within a budget of time and memory."""
     try:
-        return within_budget(lambda: _read(path, text, found, environ, version, cwd, files), READ_SECONDS)
+        return within_budget(lambda: _read(path, text, found, start), READ_SECONDS)
     except OverBudgetError as error:
         for by_path in (found.lines, found.jobs, found.left_out):
             by_path.pop(path, None)
@@ -147,15 +149,7 @@ def _limited(
         return ExaminedInput(path, "unknown", is_understood=False, lines=text.count("\n"), reason=str(error))
 
 
-def _read(
-    path: str,
-    text: str,
-    found: LaunchFiles,
-    environ: Mapping[str, str],
-    version: Version,
-    cwd: str,
-    files: FileLookup,
-) -> ExaminedInput:
+def _read(path: str, text: str, found: LaunchFiles, start: _Start) -> ExaminedInput:
     """The lines of one file, by its kind. The readers of a format are imported only for such files."""
     for row, line in enumerate(text.split("\n"), 1):
         codes = codes_in(line)
@@ -169,13 +163,13 @@ def _read(
         from ddpdoctor.launch.evaluator.task_files import yaml_task
         from ddpdoctor.launch.manifests.manifest import lines_of_manifest, why_no_launch
 
-        task = yaml_task(text, path, version, files)
+        task = yaml_task(text, path, start.version, start.files)
         if task is not None and (task.lines or task.jobs):
             return _of_task(path, task, found, count)
-        lines, failures = lines_of_manifest(path, text, version)
+        lines, failures = lines_of_manifest(path, text, start.version)
         found.lines[path] = lines
         found.failures += failures
-        jobs, left_out, submission = imagined_manifest_jobs(text, path, version)
+        jobs, left_out, submission = imagined_manifest_jobs(text, path, start.version)
         found.jobs[path], found.left_out[path], found.submissions[path] = jobs, left_out, submission
         if lines or submission.demands or any(group.told is not None for group in submission.ray_groups):
             return ExaminedInput(path, "manifest", lines=count, left_out=left_out)
@@ -184,18 +178,20 @@ def _read(
     if _DOCKERFILE.search(path):
         from ddpdoctor.launch.evaluator.task_files import dockerfile_task
 
-        return _of_task(path, dockerfile_task(text, path, version), found, count)
+        return _of_task(path, dockerfile_task(text, path, start.version), found, count)
     if _is_shell(path, text):
         from ddpdoctor.launch.shell.reader import MOST_LINES, lines_of_shell
         from ddpdoctor.launch.shell.text import ShellSource
 
-        lines = lines_of_shell(ShellSource(text, path, environ, version, _folders(path, cwd), files=files))
+        lines = lines_of_shell(
+            ShellSource(text, path, start.environ, start.version, _folders(path, start.cwd), files=start.files)
+        )
         ends = next((i for i, line in enumerate(rows, 1) if _ENDS_IN_RETURN.match(line)), None)
         found.lines[path] = tuple(replace(line, carriage_return=ends) for line in lines)
         error = shell_error(path, text)
         if error is not None:
             found.failures.append(error)
-        _imagine(path, text, found, environ, version, files)
+        _imagine(path, text, found, start)
         is_understood = bool(lines or found.jobs[path])
         reason = None if is_understood else "no launch line found"
         left_out = found.left_out[path]
@@ -217,9 +213,7 @@ def _of_task(path: str, task: TaskFile, found: LaunchFiles, count: int) -> Exami
     return ExaminedInput(path, "manifest", is_understood=is_understood, lines=count, reason=reason, left_out=left_out)
 
 
-def _imagine(
-    path: str, text: str, found: LaunchFiles, environ: Mapping[str, str], version: Version, files: FileLookup
-) -> None:
+def _imagine(path: str, text: str, found: LaunchFiles, start: _Start) -> None:
     """Execute a shell file on an imagined cluster."""
     from ddpdoctor.facts.launch.record import Launch
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
@@ -228,10 +222,10 @@ def _imagine(
     from ddpdoctor.launch.evaluator.submissions import submission_of
 
     folder = os.path.dirname(os.path.abspath(path))
-    texts = _FilesOfJob(files, folder)
-    run_of_file = run_job_file(text, path, environ, version, folder, texts)
-    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, version, texts)
-    shell = shell_text_of(text, version, run_of_file)
+    texts = _FilesOfJob(start.files, folder)
+    run_of_file = run_job_file(text, path, start.environ, start.version, folder, texts)
+    found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, start.version, texts)
+    shell = shell_text_of(text, start.version, run_of_file)
     found.submissions[path] = submission_of(
         path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell, script=texts.started_script
     )

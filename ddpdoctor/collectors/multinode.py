@@ -22,7 +22,7 @@ from ddpdoctor.multinode.messages import PROTOCOL
 from ddpdoctor.multinode.results import LostNode, NotJoined, ReceivedVerdict, SessionResult
 from ddpdoctor.multinode.session import MemberSession
 from ddpdoctor.network.aio import SEGMENT_BYTES
-from ddpdoctor.network.connect import can_bind, connect, listen
+from ddpdoctor.network.connect import can_bind, connect, has_address, listen_as_master
 from ddpdoctor.network.munge import Munge
 from ddpdoctor.network.proof import NO_SECRET, SECRET_VARIABLE, secret_of
 from ddpdoctor.network.resolve import look_up, look_up_canonical
@@ -72,36 +72,25 @@ def _is_flagged(port: int) -> bool:
 def claim(
     port: int, token: str, authentication: Authentication, host: str = ""
 ) -> tuple[socket.socket | None, dict[str, Any]]:
-    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port. With a loopback
-    address as `host` it listens there only: nobody else can reach a job at such an address.
+    """The listening socket on the job's port; or None, and the identity of the ddpdoctor that has the port. With an address of
+    this machine as `host` it listens there only, else at all addresses.
 
     The identity is {} if no ddpdoctor answers there: the port is in use then.
     """
     started = time.monotonic()
     while True:
         try:
-            made = listen(port, segment_bytes=SEGMENT_BYTES)  # at all addresses, as the job's store will
-            if _is_loopback_address(host):
-                made.close()
-                made = listen(port, host, SEGMENT_BYTES)
-            return made, {}
+            return listen_as_master(port, host, SEGMENT_BYTES), {}
         except OSError:
             client = MemberClient(token, lambda seconds: None, lambda verdict: None, lambda words: None)
             client.authentication = authentication
-            identity = asyncio.run(client.identify("127.0.0.1", port))
+            identity = asyncio.run(client.identify(host if has_address(host) else "127.0.0.1", port))
             if identity.get("kind") in ("i-am", "other-job"):
                 return None, identity
             waited = time.monotonic() - started
             if waited > ANSWER_SECONDS or (waited > CLAIM_SECONDS and not _is_flagged(port)):
                 return None, {}
         time.sleep(0.1)
-
-
-def _is_loopback_address(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name, which may mean several addresses
 
 
 def is_translated(main: socket.socket, host: str, port: int) -> bool:

@@ -157,8 +157,8 @@ def read(path: str) -> ScriptText:
 
 def with_modules(sources: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
     """The judged scripts, and the modules of the same project that they import and that may deal with ranks."""
-    found = {os.path.normpath(each.path): each for each in sources if each.can_be_judged}
-    waiting = deque((path, 1) for each in sources for path in _imported(each))
+    found = {os.path.normpath(source.path): source for source in sources if source.can_be_judged}
+    waiting = deque((path, 1) for source in sources for path in _imported(source))
     room = len(found) + MAX_BESIDE * len(sources)
     while waiting and len(found) < room:
         path, depth = waiting.popleft()

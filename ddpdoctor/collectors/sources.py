@@ -83,5 +83,5 @@ def with_gaps_of_sources(root: Root, name: str, section: Any) -> Any:
 def _is_known(value: object) -> bool:
     """Whether a value was found: another one than the field's default. Records are defaults if all their fields are."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return any(_is_known(getattr(value, each.name)) for each in dataclasses.fields(value))
+        return any(_is_known(getattr(value, field_.name)) for field_ in dataclasses.fields(value))
     return value not in (None, (), "", False, 0, {})

@@ -287,7 +287,7 @@ class _Walk:
     def asked(self) -> Startup:
         """The lookups, including modules, and the script's imports that are missing."""
         innermost = self.line.program
-        starter = next((each for each in reversed(self.line.layers) if self._runs_python(each)), None)
+        starter = next((layer for layer in reversed(self.line.layers) if self._runs_python(layer)), None)
         if starter is None or innermost is None or innermost.typos:
             return Startup(tuple(self.found), is_local=self.is_local)
         variables = {v.name: v.value for v in innermost.variables}
@@ -329,7 +329,7 @@ class _Walk:
             return self._without_interpreter(f"{self.python} could not be queried: {error}")
         for index, module in modules:
             self._module(index, module, answer)
-        missing = [each for each in names.values() if answer.found.get(each.module.partition(".")[0]) is False]
+        missing = [name for name in names.values() if answer.found.get(name.module.partition(".")[0]) is False]
         missing.sort(key=lambda each: (each.line, each.column))
         if text is not None and path is not None and (missing and _may_add_modules(text, path, missing, imports)):
             reason = f"{os.path.basename(path)} changes its module search path"
@@ -457,7 +457,7 @@ class _Walk:
 
 def _changes_path(commands: Sequence[str]) -> bool:
     """Whether commands before a launch may change PATH or the module search path."""
-    words = [each.split(" ") for each in commands]
+    words = [command.split(" ") for command in commands]
     return any(
         each[0] in CHANGES_PATH or any(word.startswith(("PATH=", "PYTHONPATH=", "VIRTUAL_ENV=")) for word in each)
         for each in words

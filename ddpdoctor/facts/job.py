@@ -73,7 +73,3 @@ class Job:
     def nodes(self) -> tuple[Agent, ...]:
         """The agents, for what is compared between nodes: () unless there are at least two."""
         return self.agents if len(self.agents) > 1 else ()
-
-    def ranks_on(self, node: int) -> int | None:
-        """How many ranks a node starts, None where unknown."""
-        return sum(process.node == node for process in self.processes) or None

@@ -19,7 +19,7 @@ from ddpdoctor.light_dataclass import dataclass
 __all__ = ["Reads", "guarded"]
 
 T = TypeVar("T")
-KEYED_BY_INDEX = ("Device", "GpuNode", "Link")
+KEYED_BY_INDEX = ("Device", "GpuNode", "Link", "LinkErrors")
 """Types whose evidence paths use the field `index`, not the position in the tuple."""
 MEANS_NONE = frozenset({("Rdma", "plugin"), ("Rdma", "peer_memory"), ("Rdma", "has_plugin"), ("Gpu", "nvml_error")})
 """Fields in which None is a fact: no plugin, no module, no error."""

@@ -338,7 +338,8 @@ class Rehearsal(Section):
     """One rehearsal. `asked` is the world of the launch line where it was made smaller, else None.
 
     `difference` ended it, None if the ranks agreed. `standins` are what was replaced, `not_reached` what the script did
-    not come to, `obstacle` what needs a GPU, with `obstacle_place`. `isolation` says which of network and files were cut off.
+    not come to, `obstacle` what the rehearsal lacks, with its
+    reason and place. `isolation` says which of network and files were cut off.
     """
 
     ranks: tuple[RehearsedRank, ...] = ()
@@ -362,6 +363,7 @@ class Rehearsal(Section):
     empty_reason: str = ""
     """Why nothing could be compared at all, else empty."""
     obstacle: str | None = None
+    obstacle_reason: str = "needs a GPU"
     obstacle_place: CodePlace | None = None
     isolation: dict[str, str] = field(default_factory=dict)
     others: tuple[RehearsedRank, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddpdoctor.facts.gaps import CannotLook, Gap, Section, Why
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["Fabric", "FabricLog", "FabricManager", "GpuNode", "Link", "Nic", "Pair", "Topo", "pci_label"]
+__all__ = ["Fabric", "FabricLog", "FabricManager", "GpuNode", "Link", "LinkErrors", "Nic", "Pair", "Topo", "pci_label"]
 
 _LEVELS = {0: "PSB", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 P2P_WORDS = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
@@ -40,6 +40,16 @@ class Link:
     crc_growth: int | None = None
     receive_growth: int | None = None
     """How much the counters grew within `Topo.sample_seconds`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkErrors:
+    """The counters of one NVLink since they began, as `nvidia-smi nvlink -e` prints them; it does not print the link's state."""
+
+    index: int
+    replay: int | None = None
+    recovery: int | None = None
+    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,8 @@ class GpuNode:
     switch_links: int | None = None
     """Field 147: the number of links to an NVSwitch."""
     links: tuple[Link, ...] = ()
+    link_errors: tuple[LinkErrors, ...] = ()
+    """From a file."""
     fabric: Fabric | None = None
 
     @property

@@ -41,7 +41,6 @@ class Container:
     cpu_set: Given | None
     ports: tuple[int, ...]
     is_bridged: bool
-    is_privileged: bool
     has_infiniband: bool
     may_lock_memory: bool
 
@@ -69,7 +68,6 @@ def container_of(line: LaunchLine) -> Container | None:
         cpu_set=_last(layer, "--cpuset-cpus"),
         ports=tuple(_ports(layer)),
         is_bridged=network in ("bridge", "default", "slirp4netns", "pasta") and layer.name != "podman-hpc",
-        is_privileged=privileged,
         has_infiniband=privileged or any(d.startswith("/dev/infiniband") or d == "/dev" for d in devices),
         may_lock_memory=any(re.match(r"memlock=(-1|unlimited)", v) for v in _values(layer, "--ulimit")),
     )

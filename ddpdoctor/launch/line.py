@@ -10,8 +10,7 @@ from dataclasses import replace
 from ddpdoctor.facts.environ import Environ
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import ELSEWHERE, REMOTE, LauncherKind
-from ddpdoctor.facts.launch.reading import Given
-from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
+from ddpdoctor.facts.launch.record import LaunchLine, MissingFile, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Word, quote
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.layers import launching, parse_layers, preceding
@@ -241,7 +240,7 @@ _FILE_OPTIONS = {
 """Options whose value is a file that the launcher reads."""
 
 
-def _missing_files(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> tuple[Given, ...]:
+def _missing_files(layers: Sequence[Layer], cwd: str | None, files: FileLookup) -> tuple[MissingFile, ...]:
     """The options that name a file which does not exist; those of launchers in a container or on another host are unknown."""
     if cwd is None or any(e.launcher in ELSEWHERE or _changes_folder(e) or _is_in_container(e) for e in layers):
         return ()
@@ -251,15 +250,17 @@ def _missing_files(layers: Sequence[Layer], cwd: str | None, files: FileLookup) 
         for given in layer.reading.given
         if given.flag.replace("-file", "_file") in _FILE_OPTIONS.get(layer.launcher, ()) and given.value
     ]
-    return tuple(given for given in named if given.value and _is_missing(posixpath.join(cwd, given.value), files))
+    looked = [(given, _missing(posixpath.join(cwd, given.value or ""), files)) for given in named]
+    return tuple(MissingFile(given, script.kind) for given, script in looked if script is not None)
 
 
-def _is_missing(path: str, files: FileLookup) -> bool:
+def _missing(path: str, files: FileLookup) -> StartedScript | None:
+    """What is known about a path where there is no file; None if there is one, or it is unknown."""
     is_device = path.startswith(("/dev/", "/proc/"))  # such as /dev/stdin, or what `<(…)` becomes
     if is_device or UNKNOWN in path or files.text(path) is not None:
-        return False
+        return None
     looked = files.script(path)
-    return looked is not None and looked.exists is False
+    return looked if looked is not None and looked.exists is False else None
 
 
 def _outside(layers: Sequence[Layer], inner: Layer) -> list[Layer]:

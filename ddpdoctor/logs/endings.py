@@ -80,7 +80,7 @@ _OF_PROGRAM = pattern(
     r"|^\s*\S+[:=]\s|^\d{4}-\d\d|^[:>+$#{]"
 )
 """How lines of programs begin, not sentences: a level, a module, a place, a name with its value, a prompt."""
-_BAR = pattern(r"\d+/\d+ \[")
+_BAR = pattern(r"(?<!\d)\d{1,18}/\d{1,18} \[")
 """A progress bar shows the steps before it as well."""
 _PROSE_WORDS = 3
 """A sentence or a title has at least so many words."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.line_prefix import short_host
 
 __all__ = ["ToldProcess", "named_process"]

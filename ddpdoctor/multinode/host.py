@@ -355,7 +355,7 @@ class SessionHost:
         Raises:
             WireError: there is none.
         """
-        others = [each.cost for each in self.connections.values() if each.member.key != key]
+        others = [connection.cost for connection in self.connections.values() if connection.member.key != key]
         if len(others) >= self._most_members or sum(others) + cost > SPARE_BYTES + MEMBER_BYTES * self._size_of_job:
             raise WireError("too much for one session")
 

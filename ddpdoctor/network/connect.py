@@ -6,6 +6,8 @@ Does not import asyncio, because import time counts for every rank of a probe; `
 from __future__ import annotations
 
 import errno
+import ipaddress
+import os
 import socket
 
 from ddpdoctor.facts.reachability import ConnectOutcome
@@ -17,7 +19,9 @@ __all__ = [
     "can_bind",
     "connect",
     "family_of",
+    "has_address",
     "listen",
+    "listen_as_master",
     "outcome_of",
     "prepare",
     "refined",
@@ -106,6 +110,32 @@ def can_bind(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def has_address(host: str) -> bool:
+    """Whether `host` is an address (not a name) of this machine at which it receives what is sent there: a service address
+    of Kubernetes may be on an interface as well, but its packets arrive at another one.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False  # a name, which may mean another interface on each node
+    if address.is_unspecified or ("KUBERNETES_SERVICE_HOST" in os.environ and not address.is_loopback):
+        return False
+    return can_bind(host)
+
+
+def listen_as_master(port: int, master: str, segment_bytes: int = 0) -> socket.socket:
+    """As `listen`, only at `master` if that is an address of this machine: other networks cannot connect. Else at all.
+
+    Raises:
+        OSError: the port is in use at any address, where the store of the job will listen.
+    """
+    made = listen(port, segment_bytes=segment_bytes)
+    if not has_address(master):
+        return made
+    made.close()
+    return listen(port, master, segment_bytes)
 
 
 def listen(port: int, host: str = "", segment_bytes: int = 0) -> socket.socket:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
+
+from ddpdoctor.system.regular_file import special_kind, why_unreadable
 
 __all__ = ["NO_PROOF", "NO_SECRET", "SECRET_VARIABLE", "Proof", "SecretError", "proof_of", "secret_of"]
 
@@ -110,16 +111,21 @@ def _secret(path: Path) -> bytes:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise SecretError(f"{path}: {error.strerror}") from None
-    with open(file, "rb") as opened:
+        raise SecretError(f"{path}: {why_unreadable(error, str(path))}") from None
+    try:
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise SecretError(f"{path}: not a regular file")
+        special = special_kind(status.st_mode)
+        if special is not None:
+            raise SecretError(f"{path}: {special}, not a regular file")
         if status.st_uid not in (os.getuid(), 0):
             raise SecretError(f"{path}: belongs to another user")
         if status.st_mode & 0o077:
             raise SecretError(f"{path}: other users may read it; run `chmod 600 {path}`")
-        secret = opened.read(LONGEST).strip()
+        secret = os.read(file, LONGEST).strip()
+    except OSError as error:
+        raise SecretError(f"{path}: {why_unreadable(error, str(path))}") from None
+    finally:
+        os.close(file)
     if len(secret) < SHORTEST:
         raise SecretError(f"{path}: {len(secret)} bytes; a secret has at least {SHORTEST}")
     return secret

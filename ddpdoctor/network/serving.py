@@ -6,7 +6,7 @@ import selectors
 import socket
 import threading
 
-from ddpdoctor.network.connect import listen
+from ddpdoctor.network.connect import listen, listen_as_master
 from ddpdoctor.system.timeouts import NoThreadError, start_thread
 
 __all__ = ["Serving"]
@@ -15,14 +15,15 @@ __all__ = ["Serving"]
 class Serving:
     """Listens as soon as it is created and serves in a daemon thread from `_start` until `close`.
 
-    `host` "" is every address, port 0 is chosen by the kernel.
+    `host` "" is every address, port 0 is chosen by the kernel. With `as_master`, `host` is the master of a job, which may
+    be a name or an address that this machine does not have: see `listen_as_master`.
 
     Raises:
         OSError: the port cannot be bound.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        self.listener = listen(port, host)
+    def __init__(self, host: str, port: int, *, as_master: bool = False) -> None:
+        self.listener = listen_as_master(port, host) if as_master else listen(port, host)
         self.port = int(self.listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.listener, selectors.EVENT_READ)

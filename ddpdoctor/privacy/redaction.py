@@ -176,25 +176,25 @@ def _member(key: str, value: Any) -> Any:
 def _words(values: list[Any], field: str) -> list[Any]:
     """A list. If it is a command line, the word after `--token` is a secret too."""
     found, follows = [], False
-    if values and all(isinstance(each, str) and "\t" not in each for each in values):
+    if values and all(isinstance(value, str) and "\t" not in value for value in values):
         line = "\t".join(values).replace(" ", "\0")  # keeps a word with spaces together
         for known in (*PLACES, USER):
             line = known.sub(lambda m: m["name"] + mark(m["value"].replace("\0", " ")).replace(" ", "\0"), line)
         values = line.replace("\0", " ").split("\t")
-    for each in values:
-        is_word = isinstance(each, str)
-        if follows and is_word and not each.startswith("-") and not re.fullmatch(r"\d{1,2}", each):
-            found.append(mark(each))
+    for value in values:
+        is_word = isinstance(value, str)
+        if follows and is_word and not value.startswith("-") and not re.fullmatch(r"\d{1,2}", value):
+            found.append(mark(value))
             follows = False
             continue
-        whole = WHOLE.fullmatch(each) if is_word else None
-        found.append(redact(each, field) if whole is None else _named(whole))
+        whole = WHOLE.fullmatch(value) if is_word else None
+        found.append(redact(value, field) if whole is None else _named(whole))
         follows = (
             is_word
-            and each.startswith("-")
-            and "=" not in each
-            and not _OF_NAME.search(each)
-            and re.fullmatch(rf"--?(?:{_NAME}|{_LOOSE})", each, re.IGNORECASE) is not None
+            and value.startswith("-")
+            and "=" not in value
+            and not _OF_NAME.search(value)
+            and re.fullmatch(rf"--?(?:{_NAME}|{_LOOSE})", value, re.IGNORECASE) is not None
         )
     return found
 

@@ -154,7 +154,7 @@ def _walked(value: Any, field: str, replaced: Callable[[str], str], redacted: Ca
     if isinstance(value, Mapping):
         return {name: _variable(name, item, replaced, redacted) for name, item in value.items()}
     if is_dataclass(value) and not isinstance(value, (type, Edit, LineEdit)):
-        named = ((each.name, getattr(value, each.name)) for each in fields(value) if each.init)
+        named = ((field_.name, getattr(value, field_.name)) for field_ in fields(value) if field_.init)
         changed = {name: _walked(item, name, replaced, redacted) for name, item in named}
         return replace(value, **changed)
     return value

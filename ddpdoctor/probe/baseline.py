@@ -8,24 +8,26 @@ from pathlib import Path
 from ddpdoctor.facts.codec import FactsError, decode, encode
 from ddpdoctor.facts.gaps import Gap, Why
 from ddpdoctor.facts.probe import Baseline, Probe
+from ddpdoctor.system.regular_file import text_of_regular
 from ddpdoctor.system.whole_file import write_whole
 
 __all__ = ["compare", "save"]
 
 SCHEMA = "ddpdoctor.baseline/1"
+MOST_BYTES = 64 << 20
+"""The pairs of 4,096 ranks take 20 MiB."""
 
 
 def compare(probe: Probe, path: str) -> Baseline | Gap:
     """The baseline in the file, or a gap with the reason why this probe cannot be compared with it."""
     try:
-        with open(path, encoding="utf-8") as file:
-            saved = json.load(file)
+        saved = json.loads(text_of_regular(path, MOST_BYTES))
         if not isinstance(saved, dict) or saved.pop("schema", None) != SCHEMA:
             return Gap("probe.baseline", f"{path}: not written by --save-baseline")
         baseline = decode(Baseline, saved)
     except OSError as error:
         return Gap("probe.baseline", f"{path}: {error.strerror}")
-    except (ValueError, FactsError):
+    except (ValueError, RecursionError, FactsError):
         return Gap("probe.baseline", f"{path}: not written by --save-baseline")
     shape = (baseline.backend, baseline.world_size, baseline.device)
     if shape == (probe.backend, probe.world_size, probe.device):

@@ -56,11 +56,6 @@ class Records:
         self._proof = proof
         self.strange: dict[str, int] = {}
 
-    @property
-    def is_authenticated(self) -> bool:
-        """Whether the job has a secret."""
-        return self._proof.is_given
-
     def line(self, value: object) -> bytes:
         """One record as a line."""
         return self._proof.sealed(json.dumps(value).encode()) + b"\n"

@@ -177,7 +177,7 @@ class StoreKeys:
         """The properties of the first rank, and the differences of each other one."""
         first = self.store.get("alike")
         others = self.log("unlike", {**RANKED, "traits": (dict,)})
-        return self._traits(first) if first else {}, {each["rank"]: _strings(each["traits"]) for each in others}
+        return self._traits(first) if first else {}, {other["rank"]: _strings(other["traits"]) for other in others}
 
     def _traits(self, line: bytes) -> dict[str, str]:
         return _strings(self.records.one("alike", line, {}) or {})
@@ -227,7 +227,7 @@ class StoreKeys:
     def reports(self) -> list[RankReport]:
         """What the ranks reported about themselves."""
         records = self.log("reports", {"common": (dict,), "ranks": (list,)})
-        return unpack(each for each in records if self._is_report(each))
+        return unpack(record for record in records if self._is_report(record))
 
     def _is_report(self, record: dict[str, Any]) -> bool:
         for own in record["ranks"]:

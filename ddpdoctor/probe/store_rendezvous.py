@@ -164,7 +164,7 @@ def host_store(rank_env: RankEnv) -> Server | None:
     if not rank_env.hosts_store:
         return None
     try:
-        return Server("", rank_env.master_port, f"{rank_env.prefix}hosted")
+        return Server(rank_env.master_addr, rank_env.master_port, f"{rank_env.prefix}hosted", as_master=True)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             message = f"{rank_env.name} cannot listen on port {rank_env.master_port}: {error.strerror}"

@@ -42,7 +42,7 @@ TRACED_SECONDS = 2.0
 BETWEEN_LOOKS_SECONDS = 0.2
 STACK_SECONDS = 1.0
 """How long a process may take to write its stack; it needs 1 ms unless the machine is very busy."""
-FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+FRAME = re.compile(r'File "([^"\n]+)", line (\d+) in (.+)')
 
 
 class WorkerHandle:

@@ -17,7 +17,7 @@ OWN_LACK = re.compile(
 """Errors that no peer can cause (Gloo's connections to peers are in pair.cc)."""
 NCCL_WARNING = re.compile(r"NCCL (?:WARN|ATTN)\s+(.*)|(NCCL DIAG (?!\[OK\]|===|.*completed in).*)")
 NCCL_INFO = b"NCCL INFO "
-CHANNEL = re.compile(r"(\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?via (.+)")
+CHANNEL = re.compile(r"(?<!\d)(\d{1,18})\[\w{1,64}\] -> (\d{1,18})\[\w{1,64}\] (?:\[(?:send|receive)\] )?via (.+)")
 """`Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0/GDRDMA comm 0x… nRanks 16`, from 2.4 to 2.30."""
 
 

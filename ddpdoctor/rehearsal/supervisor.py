@@ -80,7 +80,6 @@ class RehearsalRun:
     start_error: str = ""
     left: list[int] = field(default_factory=list)
     dropped: int = 0
-    starter_output: bytes = b""
 
 
 class _Output:
@@ -155,7 +154,6 @@ class _Rehearsal:
             self._selector.close()
         self._result.outputs = {index: output.content for index, output in self._outputs.items()}
         self._result.seconds = time.monotonic() - self._begun
-        self._result.starter_output = self._own_output.content
         self._result.dropped = sum(reader.dropped for reader in self._readers.values())
         return self._result
 
@@ -313,7 +311,7 @@ class _Rehearsal:
             return all(track.is_blocked for track in active) or now - self._first_raise > 5 * RAISED_GRACE
         if comparison.is_waiting_to_join and now - self._quiet_since > JOINING and self._is_idle():
             return True
-        if comparison.can_never_join and now - self._quiet_since > STALLED:
+        if comparison.can_never_join and self._is_quiet(now):
             return True
         if self._is_quiet(now):
             return self._is_stalled(active)
@@ -330,8 +328,13 @@ class _Rehearsal:
         return bool(active) and all(t.is_blocked for t in active) and any(t.is_done for t in self._comparison.ranks)
 
     def _is_idle(self) -> bool:
-        """Whether no process used CPU time since the last look, or waits for a CPU on a busy machine."""
-        before, self._cpu = self._cpu, {pid: _cpu_ticks(pid) for pid in set(self._pids.values())}
+        """Whether no process used CPU time since the last look, or waits for a CPU on a busy machine.
+
+        Processes that the script started itself count as well, also before they have imported torch.
+        """
+        pids = set(self._pids.values())
+        pids |= set() if self._child is None else _descendants(self._child.pid)
+        before, self._cpu = self._cpu, {pid: _cpu_ticks(pid) for pid in pids}
         is_quiet = all(self._cpu[pid] - before.get(pid, -100) <= 1 for pid in self._cpu)
         return is_quiet and not any(_is_runnable(pid) for pid in self._cpu)
 
@@ -373,6 +376,21 @@ def _is_runnable(pid: int) -> bool:
         except (OSError, IndexError):
             continue  # the thread has ended
     return False
+
+
+def _descendants(pid: int) -> set[int]:
+    """The processes that a process and its children have started and that are still running."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        for each in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                children = {int(child) for child in each.read_text().split()} - found
+            except OSError:
+                continue  # the thread has ended
+            found |= children
+            waiting += children
+    return found
 
 
 def _cpu_ticks(pid: int) -> int:

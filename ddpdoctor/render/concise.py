@@ -11,7 +11,7 @@ __all__ = ["write"]
 
 def write(report: Report, *, verbose: bool = False) -> str:
     """Findings in the order of the report, then failures; harmless findings with `verbose` only."""
-    shown = [each for each in report.findings if verbose or each.role is not Role.NOISE]
+    shown = [finding for finding in report.findings if verbose or finding.role is not Role.NOISE]
     lines = [f"{_place(each, report)}: {each.code} {each.text}" for each in shown]
     lines += [f"{report.host or 'ddpdoctor'}: {each.code} rule crashed: {each.error}" for each in report.crashed]
     lines += [f"error: {failure}" for failure in report.failures]

@@ -37,7 +37,10 @@ def difference_rows(report: Report, *, is_verbose: bool) -> Iterator[tuple[str, 
         return
     yield printable(heading_of_differences(report)), ""
     most = len(report.differences) if is_verbose else MOST_ROWS
-    for each in report.differences[:most]:
-        yield f"  {printable(difference_text(each))}", f" ({printable(each.place)})" if each.place else ""
+    for difference in report.differences[:most]:
+        yield (
+            f"  {printable(difference_text(difference))}",
+            f" ({printable(difference.place)})" if difference.place else "",
+        )
     if len(report.differences) > most:
         yield "", f"  and {len(report.differences) - most} more (-v shows them)"

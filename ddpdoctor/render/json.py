@@ -55,8 +55,8 @@ def as_dict(report: Report) -> dict[str, Any]:
             *({"code": c.code, "error": c.error} for c in report.crashed),
             *({"code": DOCTOR, "error": failure} for failure in report.failures),
         ],
-        "inputs": [_input(each) for each in report.inputs],
-        "jobs": [_job(each) for each in report.jobs],
+        "inputs": [_input(source) for source in report.inputs],
+        "jobs": [_job(job) for job in report.jobs],
         **({"notes": list(report.notes)} if report.notes else {}),
         **_comparison(report),
     }
@@ -67,7 +67,7 @@ def _comparison(report: Report) -> dict[str, Any]:
     if not report.compared_with:
         return {}
     names = RunDifference.__dataclass_fields__
-    rows = [{name: getattr(each, name) for name in names} for each in report.differences]
+    rows = [{name: getattr(difference, name) for name in names} for difference in report.differences]
     return {
         "compared_with": report.compared_with,
         "differences": [{**row, "hosts": list(row["hosts"])} for row in rows],
@@ -120,7 +120,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "certainty": finding.certainty.value,
         "candidates": list(finding.candidates),
         "quote": finding.quote or None,
-        "fix_commands": [{"on": each.on, "command": each.command} for each in finding.commands],
+        "fix_commands": [{"on": command.on, "command": command.command} for command in finding.commands],
         "job": finding.job,
         "group": finding.group,
     }

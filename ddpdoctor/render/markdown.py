@@ -98,7 +98,7 @@ def _cell(text: str) -> str:
 def _differences(report: Report) -> list[str]:
     if not report.compared_with:
         return []
-    lines = [f"- {prose(difference_text(each))} ({code(each.place)})" for each in report.differences]
+    lines = [f"- {prose(difference_text(difference))} ({code(difference.place)})" for difference in report.differences]
     return [prose(heading_of_differences(report)), *(["\n".join(lines)] if lines else [])]
 
 

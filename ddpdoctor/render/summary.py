@@ -80,7 +80,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 def _checked(report: Report) -> str:
     """`checked 2 scripts, 1 manifest`; empty where the report names no inputs."""
-    counts = Counter(each.kind for each in report.inputs if each.is_understood)
+    counts = Counter(source.kind for source in report.inputs if source.is_understood)
     return f"checked {', '.join(counted(n, _noun(kind)) for kind, n in counts.items())}" if counts else ""
 
 
@@ -92,7 +92,9 @@ def _noun(kind: str) -> str:
 def _skipped_inputs(report: Report) -> str:
     """`skipped 3 files (not a text: 2, empty: 1)`: files in folders that are not of a known kind."""
     reasons = Counter(
-        each.reason or "not understood" for each in report.inputs if not each.is_understood and not each.is_named
+        source.reason or "not understood"
+        for source in report.inputs
+        if not source.is_understood and not source.is_named
     )
     shown = [f"{reason}: {count}" for reason, count in reasons.most_common(MOST_REASONS)]
     more = len(reasons) - len(shown)

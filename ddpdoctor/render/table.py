@@ -127,12 +127,12 @@ class _Screen:
     def _names_its_subject(self) -> bool:
         """Whether the first finding shows the only thing that was read."""
         inputs = self._report.inputs
-        if not self._report.subject or (inputs and not any(each.is_understood for each in inputs)):
+        if not self._report.subject or (inputs and not any(source.is_understood for source in inputs)):
             return True
         excerpt = self._blocks[0].first.excerpt if self._blocks else None
         if excerpt is None or self._report.jobs:
             return False
-        return not excerpt.is_numbered or sum(each.is_named for each in self._report.inputs) == 1
+        return not excerpt.is_numbered or sum(source.is_named for source in self._report.inputs) == 1
 
     def _show_blocks(self) -> None:
         jobs = {job.name: job for job in self._report.jobs} if len(self._report.jobs) > 1 else {}
@@ -270,7 +270,7 @@ class _Screen:
         if self._report.not_understood and self._report.command in READ_BY:
             self._print(Text(NEXT[self._report.command]), hanging=6)
             self._print(Text(READ_BY[self._report.command], style="dim"))
-        left_out = [reason for each in self._report.inputs if each.is_understood for reason in each.left_out]
+        left_out = [reason for source in self._report.inputs if source.is_understood for reason in source.left_out]
         for reason in left_out[:MOST_LEFT_OUT]:
             self._print(Text.assemble(("not examined: ", "magenta"), printable(reason)), hanging=2)
         if len(left_out) > MOST_LEFT_OUT:
@@ -316,7 +316,7 @@ def _commands(block: Block) -> list[tuple[str, str]]:
 
 def _scope(finding: Finding) -> str:
     """Where the only command is to be run."""
-    on = {each.on for each in finding.fix_commands}
+    on = {command.on for command in finding.fix_commands}
     return f" ({printable(on.pop())})" if len(on) == 1 else ""
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, Difference, DifferenceKind, Side
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["Sources", "explained"]
+__all__ = ["Sources", "begun", "explained"]
 
 Kind = DifferenceKind
 RANK_WORDS = re.compile(
@@ -133,7 +133,7 @@ def _parted(difference: Difference, sources: Sources) -> Difference:
     if shared is not None and difference.kind is not Kind.SHAPE:
         kind = difference.kind if difference.kind is not Kind.ORDER else Kind.ORDER
         return replace(difference, kind=kind, condition=_place(one, shared.node))
-    if difference.kind is not Kind.ORDER:
+    if difference.kind not in (Kind.ORDER, Kind.CYCLE):
         return difference
     loop = next((a for a in own if a.is_loop), None)
     ranked, ranked_other = _of_ranks(own, one, sources), _of_ranks(theirs, other, sources)
@@ -145,6 +145,8 @@ def _parted(difference: Difference, sources: Sources) -> Difference:
         kind = Kind.GROUPS if _has_new_group(difference) else Kind.EXTRA
         return replace(difference, kind=kind, sides=sides, condition=_place(at, decisive.node))
     loop_other = next((a for a in theirs if a.is_loop), None)
+    if difference.kind is Kind.CYCLE:
+        return difference
     if loop is not None and loop_other is None and other.line > (loop.node.end_lineno or 0):
         return _left_loop(replace(difference, sides=(second, first, *difference.sides[2:])), sources, one, loop)
     if loop_other is not None and loop is None and one.line > (loop_other.node.end_lineno or 0):
@@ -159,6 +161,28 @@ def _parted(difference: Difference, sources: Sources) -> Difference:
     kind = Kind.EXTRA if sources.is_about_ranks(place.file, decisive.node) else Kind.DATA
     kind = Kind.GROUPS if _has_new_group(difference) else kind
     return replace(difference, kind=kind, sides=sides, condition=_place(place, decisive.node))
+
+
+def begun(difference: Difference, earlier: Iterable[tuple[Side, Side]], sources: Sources) -> Difference:
+    """The difference at the first pair of calls that one rank made in a branch on the rank and that fitted by chance.
+
+    `earlier` are the pairs of calls of two sides that matched, in order. A checkpoint that only rank 0 saves may contain a
+    barrier, which is paired with the next barrier of the others: the calls differ only later.
+    """
+    if difference.kind is not Kind.ORDER or difference.condition is not None:
+        return difference
+    for first, second in earlier:
+        pair = _where_parted(first, second)
+        if pair is None:
+            continue
+        around, around_other = sources.around(pair[0]), sources.around(pair[1])
+        own = [a for a in around if not _contains(around_other, a)]
+        theirs = [a for a in around_other if not _contains(around, a)]
+        if (_of_ranks(own, pair[0], sources) is None) == (_of_ranks(theirs, pair[1], sources) is None):
+            continue
+        assert first.call is not None
+        return _parted(replace(difference, number=first.call.number, sides=(first, second)), sources)
+    return difference
 
 
 def _of_ranks(found: Sequence[Around], place: CodePlace, sources: Sources) -> Around | None:

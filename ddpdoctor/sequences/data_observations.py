@@ -153,11 +153,11 @@ def _after_the_end(track: Track, loader: object) -> Record | None:
     """A call of set_epoch, or the epoch itself, if steps follow the end of the last epoch without a new one."""
     ends = [r for r in track.of_kind("epoch_end") if r.get("loader") == loader]
     epochs = [r for r in track.of_kind("epoch") if r.get("is_training")]
-    if not ends or not epochs or ends[-1].get("batches", 0) < 2:
+    if not ends or not epochs or (ends[-1].get("batches") or 0) < 2:
         return None
     end = ends[-1].get("step")
     begun = len([r for r in epochs if r.get("loader") == loader])
-    is_last = begun == len(ends) and all(r.get("step", 0) < end for r in epochs) if isinstance(end, int) else False
+    is_last = begun == len(ends) and all((r.get("step") or 0) < end for r in epochs) if isinstance(end, int) else False
     if not is_last or not isinstance(end, int) or track.steps - end < LEAST_REPLAYED:
         return None
     late = [r for r in track.of_kind("set_epoch") if isinstance(r.get("step"), int) and r["step"] >= end]

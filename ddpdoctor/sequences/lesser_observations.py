@@ -70,10 +70,10 @@ def _same_draws(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     """Ranks that read different samples and draw the same random numbers for them."""
     if len(ranks) < 2 or not _reads_shards(ranks):
         return
-    draws = [[(r.get("digest"), r.get("size")) for r in t.of_kind("draw")] for t in ranks]
+    draws = [[(r.get("digest"), r.get("size")) for r in _repeated_draws(t)] for t in ranks]
     count = min(map(len, draws))
     if count >= LEAST_DRAWS and all(each[:count] == draws[0][:count] for each in draws) and len(set(draws[0])) > 1:
-        record = ranks[0].of_kind("draw")[0]
+        record = _repeated_draws(ranks[0])[0]
         yield _observed(
             Kind.SAME_DRAWS,
             ranks,
@@ -90,6 +90,14 @@ def _same_draws(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
             batch = next((r.get("at") for r in ranks[0].of_kind("epoch")), None)
             yield _observed(Kind.SAME_DRAWS, ranks, _seeded(ranks[0], generator) or batch, batch, what=generator)
             return
+
+
+def _repeated_draws(track: Track) -> list[Record]:
+    """The draws of lines that draw in more than one step: others make data, or weights, once."""
+    steps: dict[tuple[CodePlace, ...], set[object]] = defaultdict(set)
+    for record in track.of_kind("draw"):
+        steps[places_of(record.get("at"))[:1]].add(record.get("step"))
+    return [r for r in track.of_kind("draw") if len(steps[places_of(r.get("at"))[:1]]) > 1]
 
 
 def _seeded(track: Track, generator: str) -> object:

@@ -162,11 +162,14 @@ def _bad_forks(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 
 def _folders(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
-    """A folder that every rank makes at one line under another name, which is not made of its rank."""
+    """A folder that every rank makes at one line under another name, which is not made of its rank.
+
+    Folders of libraries, and temporary ones, are meant to differ.
+    """
     by_place: dict[object, dict[int, tuple[Track, Record]]] = defaultdict(dict)
     for track in ranks:
         for record in track.of_kind("file"):
-            if record.get("what") == "os.mkdir" and track.rank is not None:
+            if record.get("what") == "os.mkdir" and track.rank is not None and not record.get("library"):
                 by_place[places_of(record.get("at"))[:1]].setdefault(track.rank, (track, record))
     for entries in by_place.values():
         paths = {rank: str(record.get("path")) for rank, (_, record) in entries.items()}
@@ -307,7 +310,9 @@ def _same_rank(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 
 def _no_destroy(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
-    left = [t for t in ranks if t.end is RankEnd.FINISHED and any(r.get("initialized") for r in t.of_kind("left"))]
+    """The script's own group at the end of the script. One that a library made is that library's to destroy."""
+    own = [t for t in ranks if not (t.joining or {}).get("library")]
+    left = [t for t in own if t.end is RankEnd.FINISHED and any(r.get("initialized") for r in t.of_kind("left"))]
     if left and len(left) == len(ranks) and all(_uses_nccl(t) for t in left):
         yield _of(Kind.NO_DESTROY, left, left[0].joining or {})
 

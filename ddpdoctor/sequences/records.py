@@ -38,6 +38,7 @@ LISTS = (
     "out",
     "rows",
     "sums",
+    "buffers",
     "names",
     "shapes",
     "unwaited",

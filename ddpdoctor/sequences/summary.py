@@ -14,9 +14,10 @@ from ddpdoctor.facts.rehearsal import (
     Rehearsal,
     RehearsalObservation,
     RehearsedRank,
+    Side,
 )
 from ddpdoctor.light_dataclass import dataclass
-from ddpdoctor.sequences.branches import Sources, explained
+from ddpdoctor.sequences.branches import Sources, begun, explained
 from ddpdoctor.sequences.comparison import Comparison
 from ddpdoctor.sequences.coverage import compared, not_compared, nothing_to_compare
 from ddpdoctor.sequences.decisions import decisions
@@ -24,7 +25,7 @@ from ddpdoctor.sequences.lesser_observations import divided_losses, set_orders
 from ddpdoctor.sequences.observations import observations
 from ddpdoctor.sequences.reached import ExecutedCode, executed_files, rank_branches, unreached
 from ddpdoctor.sequences.records import places_of
-from ddpdoctor.sequences.tracks import Track
+from ddpdoctor.sequences.tracks import Track, members_of
 
 __all__ = ["Circumstances", "files_named", "summary"]
 
@@ -57,7 +58,8 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
     """The facts. `texts` are the user's files that records name, by path."""
     ranks = comparison.ranks
     difference = _difference(comparison, texts, seen)
-    cannot = next(((t, r) for t in ranks for r in t.of_kind("cannot")), None) or _missing_package(ranks)
+    processes = ranks or list(comparison.tracks.values())
+    cannot = next(((t, r) for t in processes for r in t.of_kind("cannot")), None) or _missing_package(processes)
     sources = Sources(texts)
     parents = [t for t in comparison.tracks.values() if t not in ranks]
     seen_too = observations(ranks or list(comparison.tracks.values()), parents)
@@ -86,6 +88,7 @@ def summary(comparison: Comparison, texts: Mapping[str, str], seen: Circumstance
         not_compared=not_compared(ranks),
         empty_reason=nothing_to_compare(ranks),
         obstacle=None if cannot is None else str(cannot[1].get("what")),
+        obstacle_reason="needs a GPU" if cannot is None else str(cannot[1].get("why", "needs a GPU")),
         obstacle_place=None if cannot is None else next(iter(places_of(cannot[1].get("at"))), None),
         isolation=seen.isolation,
         others=tuple(
@@ -136,7 +139,24 @@ def _difference(comparison: Comparison, texts: Mapping[str, str], seen: Circumst
         for track in comparison.ranks
         if track.rank is not None
     }
-    return explained(found, Sources(texts), earlier)
+    sources = Sources(texts)
+    return begun(explained(found, sources, earlier), _pairs_before(found, comparison), sources)
+
+
+def _pairs_before(found: Difference, comparison: Comparison) -> Iterable[tuple[Side, Side]]:
+    """The calls of two sides that matched before a difference, in order."""
+    ranks = [side.ranks[0] for side in found.sides[:2] if side.ranks and side.call is not None]
+    tracks = [t for rank in ranks for t in comparison.ranks if t.rank == rank]
+    if len(tracks) < 2:
+        return
+    for group in tracks[0].sequences.keys() & tracks[1].sequences.keys():
+        if members_of(group, comparison.world) != found.group:
+            continue
+        for one, other in zip(*(t.sequence(group)[: found.number - 1] for t in tracks[:2]), strict=False):
+            yield (
+                Side((ranks[0],), one.seen(comparison.world)),
+                Side((ranks[1],), other.seen(comparison.world)),
+            )
 
 
 def _rank(track: Track, world: int, seen: Circumstances) -> RehearsedRank:

@@ -303,7 +303,7 @@ def _rates(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         different = next((i for i, each in enumerate(zip(*rates, strict=False)) if _spread(each)), None)
         if different is not None:
             shown = ", ".join(f"{each[different]:.4g}" for each in rates[:4])
-            yield _observed(Kind.RATES_DIFFER, ranks, first.get("at"), rates=shown, step=int(first.get("step", 0)) + 1)
+            yield _observed(Kind.RATES_DIFFER, ranks, first.get("at"), rates=shown, step=(first.get("step") or 0) + 1)
             return
 
 

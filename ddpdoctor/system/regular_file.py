@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
-__all__ = ["read_regular", "text_of_regular"]
+__all__ = ["read_regular", "special_file", "special_kind", "text_of_regular", "why_unreadable"]
 
 PIECE_BYTES = 1 << 20
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISCHR, "a device"),
+)
+
+
+def special_kind(mode: int) -> str | None:
+    """What a file of this mode is, such as "a named pipe"; None for a regular file."""
+    return next((word for is_it, word in _KINDS if is_it(mode)), None)
+
+
+def special_file(path: str) -> str | None:
+    """What `path` is, such as "a named pipe"; None for a regular file, and if nothing is known about it."""
+    try:
+        return special_kind(os.stat(path).st_mode)
+    except OSError as error:
+        return "a symbolic link to itself" if error.errno == errno.ELOOP else None
+    except ValueError:  # a zero byte in it
+        return None
+
+
+def why_unreadable(error: OSError, path: str) -> str:
+    """Why a file could not be read: what it is if that is the reason, else the words of the error."""
+    words = error.strerror or str(error)
+    if error.errno == errno.EAGAIN:
+        return "no data to read now"
+    if error.errno not in (errno.ENXIO, errno.EISDIR, errno.ELOOP):
+        return words
+    return special_file(path) or words
 
 
 def read_regular(path: str, most: int) -> bytes:
@@ -16,10 +49,15 @@ def read_regular(path: str, most: int) -> bytes:
     Raises:
         OSError: it cannot be read, is not a regular file, or has nothing to read now (/proc/kmsg).
     """
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise OSError(0, "not a regular file", path)
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        special = special_file(path)
+        raise OSError(error.errno, f"{special}, not a regular file" if special else error.strerror, path) from None
+    try:
+        special = special_kind(os.fstat(opened).st_mode)
+        if special is not None:
+            raise OSError(0, f"{special}, not a regular file", path)
         pieces: list[bytes] = []
         while most > 0 and (piece := os.read(opened, min(most, PIECE_BYTES))):
             pieces.append(piece)

@@ -176,10 +176,24 @@ class _Builder:
         if self._cards:
             self._build_cards()
         self._build_adapters()
+        self._name_measured_gpus()
         tree = {name: section for name, section in self._tree.items() if name in SECTIONS}
         facts = decode(Facts, {"schema": SCHEMA, "collected_at": "", "hostname": host, **tree})
         places = {path: place for path, place in self._places.items() if not path[0].isdigit()}
         return ToolFacts(host, facts, places, self._names, self._unnumbered, records)
+
+    def _name_measured_gpus(self) -> None:
+        """The model of the GPUs that were measured, where another file of this machine shows that all are of one model."""
+        probe, devices = self._tree.get("probe"), self._tree.get("gpu", {}).get("devices", ())
+        models = {device.get("name") for device in devices}
+        if (
+            probe
+            and "device" not in probe
+            and len(models) == 1
+            and len(devices) >= probe.get("world_size", len(devices) + 1)
+        ):
+            probe["device"] = models.pop()
+            self._places["probe.device"] = self._places["gpu.devices[0]"]
 
     def _build_cards(self) -> None:
         cards = [card for card, _ in self._cards]
@@ -237,6 +251,8 @@ class _Builder:
             for link, fields in sorted(card.links.items())
             if "is_active" in fields
         ] or _all_down(card)
+        counted = _counted(card)
+        own |= {"link_errors": counted} if counted else {}
         path, whole = f"topo.gpus[{index}]", self._places[f"{id(card)}"]
         self._places[path] = self._places[f"{path}.index"] = self._places[f"{path}.error"] = whole
         for field_name in own:
@@ -252,6 +268,11 @@ class _Builder:
             down = next((link["index"] for link in links if not link["is_active"]), links[0]["index"])
             said = self._places.get(f"{id(card)}.all_links_down", whole)
             self._places[f"{path}.links"] = self._places.get(f"{id(card)}[{down}]", said)
+        for errors in counted:
+            for counter in errors:
+                told = card.links[errors["index"]].get(f"{counter}_errors")
+                at = whole if told is None else FilePlace(whole.file, told.line)
+                self._places[f"{path}.link_errors[{errors['index']}].{counter}"] = at
         for link in links:
             place = self._places.get(f"{id(card)}[{link['index']}]", whole)
             for each in link:
@@ -339,3 +360,15 @@ def _all_down(card: Card) -> list[dict[str, Any]]:
     if "all_links_down" not in card.node or model is None or model.bridge_links or model.may_be_alone:
         return []
     return [{"index": link, "is_active": False} for link in range(model.links)]
+
+
+def _counted(card: Card) -> list[dict[str, Any]]:
+    """The error counters of the links of a GPU, of those that have any."""
+    found = []
+    for link, fields in sorted(card.links.items()):
+        errors = {
+            name: fields[f"{name}_errors"].value for name in ("replay", "recovery", "crc") if f"{name}_errors" in fields
+        }
+        if errors:
+            found.append({"index": link, **errors})
+    return found

@@ -10,7 +10,7 @@ from ddpdoctor.tool_output.record import Line, Record, decimal, integer
 
 __all__ = ["read_nccl_tests"]
 
-_PREFIX = pattern(r"\s*\[\d+,\d+\]<std\w+>:")
+_PREFIX = pattern(r"(?<!\s)\s*\[\d{1,18},\d{1,18}\]<std\w{1,9}>:")
 _RANK = pattern(r"#? *Rank +(\d{1,6}) (?:Group +\d+ )?Pid +\d+ on +(\S+) device +(\d{1,3}) \[[^\]]*\] +(.{1,60}?)\s*$")
 _NAME = pattern(r"(?:^|[\s/])(\w+?)_perf\b|Collective test starting: (\w+?)_perf")
 _ROW = pattern(

@@ -10,7 +10,7 @@ from ddpdoctor.tool_output.record import Card, Line, Record, Said, bus_id_of, in
 __all__ = ["read_nccl_graph", "read_nccl_topology"]
 
 _TAG = re.compile(r"<(/?)(\w{1,20})((?:\s+\w+=\"[^\"<>]{0,120}\")*)\s*(/?)>")
-_ATTRIBUTE = re.compile(r"(\w+)=\"([^\"]*)\"")
+_ATTRIBUTE = re.compile(r"\b(\w+)=\"([^\"]*)\"")
 SWITCH_CLASS = "0x068000"
 DEEPEST = 32
 

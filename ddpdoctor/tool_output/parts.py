@@ -47,7 +47,8 @@ _ANCHORS = {
     "rocm_smi": r"=+ ROCm System Management Interface =+|[ \t]*\{?\"card0\": \{|GPU  NODE  |WARNING: AMD GPU device\(s\)",
     "npu_smi": r"[ \t]*\| npu-smi ",
     "ibdiagnet": r"Load Plugins from:\n[^\n]*ibdiagnet|-I- Stage +Warnings +Errors|Summary\n-I- ",
-    "inspector": r'[ \t]*\{"header":[^\n]{0,400}"coll_perf": ?\{',
+    "inspector": r'[ \t]*\{"header":[^\n]{0,1000}"(?:coll_perf|p2p_perf)": ?\{|[ \t]*\{\n\s{0,8}"header": ?\{\n\s{0,16}"id":'
+    r'|[ \t]*\{"id": ?"[^"\n]{1,40}", ?"rank": ?\d+, ?"n_ranks": ?\d',
     "profiler": r'[ \t{]*"(?:schemaVersion": ?\d+,[^\n]{0,400}"traceEvents|traceEvents)": ?\[',
     "host_name": r"(?:[\w.-]+ \| (?:CHANGED|SUCCESS|FAILED)[^\n]*>>|-{8,}\n[A-Za-z][\w.-]*\n-{8,}$"
     r"|(?:uname: )?Linux [\w.-]+ \d+\.\d+\.\d+\S* #"
@@ -109,6 +110,7 @@ LITERALS = (
     b"ibdiagnet",
     b"-I- Stage",
     b'"coll_perf"',
+    b'"p2p_perf"',
     b'"traceEvents"',
     b"PATH=",
     b"HOME=",

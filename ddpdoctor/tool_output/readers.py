@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ddpdoctor.tool_output.dcgmi import read_diag, read_diag_json, read_health, read_nvlink
 from ddpdoctor.tool_output.infiniband import read_ibstat, read_ibstatus, read_ibv_devinfo
+from ddpdoctor.tool_output.inspector import read_inspector
 from ddpdoctor.tool_output.lspci import read_lspci
 from ddpdoctor.tool_output.nccl_tests import read_nccl_tests
 from ddpdoctor.tool_output.nccl_xml import read_nccl_graph, read_nccl_topology
@@ -30,10 +31,6 @@ def _rocm(lines: Sequence[Line]) -> Record:
 
 def _npu(lines: Sequence[Line]) -> Record:
     return refused("npu-smi", _NOT_NVIDIA, lines)
-
-
-def _inspector(lines: Sequence[Line]) -> Record:
-    return refused("NCCL Inspector", "bandwidths of single collectives, which are not judged", lines)
 
 
 def _profiler(lines: Sequence[Line]) -> Record:
@@ -68,7 +65,7 @@ READERS: dict[str, Callable[[Sequence[Line]], Record | list[Record]]] = {
     "kubectl_node": read_kubectl_node,
     "fabric_manager": read_fabric_manager,
     "ibdiagnet": read_ibdiagnet,
-    "inspector": _inspector,
+    "inspector": read_inspector,
     "profiler": _profiler,
     "rocm_smi": _rocm,
     "npu_smi": _npu,

@@ -9,7 +9,7 @@ from ddpdoctor.tool_output.record import Line, Record, integer
 
 __all__ = ["read_kubectl_node", "read_scontrol_job", "read_scontrol_nodes"]
 
-_WORD = re.compile(r"(\w+)=(\S*)")
+_WORD = re.compile(r"\b(\w+)=(\S*)")
 _REASON = re.compile(r"\s*Reason=(.*)$")
 _GPUS = re.compile(r"gpu(?::[\w.-]+)?[:=](\d{1,4})")
 _SECTION = re.compile(r"([A-Z][\w -]*):\s*(.*)$")

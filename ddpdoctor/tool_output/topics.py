@@ -20,6 +20,7 @@ _TOPICS = (
     (r"gpu\.devices\[\d+\]\.compute_mode", "compute mode"),
     (r"gpu\.devices\[\d+\]\.mig", "MIG mode"),
     (r"topo\.gpus\[\d+\]\.links\[", "NVLink"),
+    (r"topo\.gpus\[\d+\]\.link_errors\[\d+\]\.recovery", "NVLink recoveries"),
     (r"topo\.gpus\[\d+\]\.fabric", "NVLink fabric"),
     (r"topo\.fabric_log", "fabric manager"),
     (r"topo\.gpus\[\d+\]\.acs", "ACS"),

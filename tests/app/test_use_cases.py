@@ -108,7 +108,7 @@ def test_compare_names_what_differs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", SECTIONS)
 def test_a_part_judges_saved_facts(command: str, tmp_path: Path) -> None:
     path = saved(tmp_path / "facts.json", machine("cpu_vm"))
-    report, facts = examine_part(command, Request(facts=path))
+    report, (facts,) = examine_part(command, Request(facts=path))
     assert report.command == command
     assert report.passed
     assert facts.hostname == machine("cpu_vm").hostname

@@ -15,12 +15,14 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,8 @@ from scenarios import ROOT, Scenario, with_doctor
 WHEELS = ("tree-sitter", "tree-sitter-bash", "zstandard")
 """Packages of ddpdoctor that images with torch seldom have. `pip download --no-deps` them, and give the folder as --wheels."""
 BEGIN, END = "<!-- tests/gpu/run.py: begin -->", "<!-- tests/gpu/run.py: end -->"
+SMI_SECONDS, NVML_SECONDS = 20.0, 60.0
+"""Deadlines of one call of nvidia-smi, and of all NVML queries: a GPU that hangs answers neither."""
 SMI = (
     ("nvidia-smi.txt", ()),
     ("nvidia-smi-q.txt", ("-q",)),
@@ -207,13 +211,8 @@ def _environment(run: Run) -> str:
         "torch.cuda.get_device_name(0) if c else None, '.'.join(map(str, torch.cuda.nccl.version())) if c else None]))"
     )
     torch, gpu, nccl = json.loads(_prints(code) or "[null, null, null]")
-    driver = (
-        subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
-        ).stdout.split()
-        if run.has_gpu
-        else []
-    )
+    query = ["--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = (smi_output(query, min(SMI_SECONDS, run.left))[1] if run.has_gpu else "").split()
     known = {
         "python": platform.python_version(),
         "torch": torch,
@@ -229,10 +228,21 @@ def _environment(run: Run) -> str:
 def _smi(run: Run) -> tuple[str, str]:
     failed = []
     for name, words in SMI:
-        done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60)
-        (run.folder / name).write_text(done.stdout)
-        failed += [] if done.returncode == 0 else [f"{' '.join(words)}: exit {done.returncode}"]
+        code, text = smi_output(words, min(SMI_SECONDS, run.left))
+        (run.folder / name).write_text(text)
+        failed += [] if code == 0 else [f"{' '.join(words)}: exit {code}"]
     return ("failed" if len(failed) == len(SMI) else "ok", "; ".join(failed))
+
+
+def smi_output(words: Sequence[str], seconds: float) -> tuple[int, str]:
+    """The exit code and output of nvidia-smi: 124 if it did not end in time, as on a GPU that hangs, 127 if there is none."""
+    try:
+        done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=max(seconds, 0.1))
+    except subprocess.TimeoutExpired:
+        return 124, ""
+    except FileNotFoundError:
+        return 127, ""
+    return done.returncode, done.stdout
 
 
 def _nvml(run: Run) -> tuple[str, str]:
@@ -243,16 +253,23 @@ def _nvml(run: Run) -> tuple[str, str]:
     with subprocess.Popen(command, env=with_doctor(), cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         name, since = "", time.monotonic()
-        for line in child.stdout:
-            kind, *rest = json.loads(line)
-            now = time.monotonic()
-            if kind == "?":
-                name, since = str(rest[0]), now
-            elif name:
-                took.setdefault(name, []).append(now - since)
-                name = ""
-            if kind == "!":
-                errors[str(rest[-1])] = errors.get(str(rest[-1]), 0) + 1
+        late = threading.Timer(min(NVML_SECONDS, max(run.left, 1.0)), child.kill)
+        late.start()
+        try:
+            for line in child.stdout:
+                kind, *rest = json.loads(line)
+                now = time.monotonic()
+                if kind == "?":
+                    name, since = str(rest[0]), now
+                elif name:
+                    took.setdefault(name, []).append(now - since)
+                    name = ""
+                if kind == "!":
+                    errors[str(rest[-1])] = errors.get(str(rest[-1]), 0) + 1
+        finally:
+            late.cancel()
+    if child.returncode == -signal.SIGKILL:
+        errors[f"no answer to {name or 'the first call'}"] = 1
     rows = sorted(((max(each), len(each), query) for query, each in took.items()), reverse=True)
     text = "".join(f"{longest * 1000:9.2f} ms  {count:4}x  {query}\n" for longest, count, query in rows)
     (run.folder / "nvml-times.txt").write_text(
@@ -260,7 +277,8 @@ def _nvml(run: Run) -> tuple[str, str]:
     )
     total = sum(sum(each) for each in took.values())
     said = f"{sum(map(len, took.values()))} calls in {total * 1000:.0f} ms; errors: {errors or 'none'}"
-    return ("ok" if run.has_gpu else "not run", said if run.has_gpu else f"no driver: {said}")
+    state = "failed" if child.returncode == -signal.SIGKILL else "ok" if run.has_gpu else "not run"
+    return (state, said if run.has_gpu else f"no driver: {said}")
 
 
 def _doctor(run: Run, words: tuple[str, ...]) -> tuple[str, str]:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_SECONDS = 10.0
 """The timeout of the process group: NCCL's watchdog ends the ranks after it."""
 HEARTBEAT_SECONDS = 20
+KILL_SECONDS = 10.0
 VICTIM = 1
 STUCK_SECONDS = 1.5
 STOPS = {"stopped-rank": signal.SIGSTOP, "killed-rank": signal.SIGKILL}
@@ -117,7 +118,10 @@ def ranks(scenario: Scenario, folder: Path, timeout: float) -> Iterator[list[sub
             for process in running:
                 if process.poll() is None:
                     process.kill()
-                process.wait()
+                with contextlib.suppress(
+                    subprocess.TimeoutExpired
+                ):  # a process that waits in the driver cannot be killed
+                    process.wait(KILL_SECONDS)
 
 
 def wait_for_line(log: Path, line: str, process: subprocess.Popen[bytes], until: float) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from commandline import environment
@@ -59,3 +63,46 @@ def test_the_status_page_gets_the_summary_between_its_marks(tmp_path: Path) -> N
     assert text.endswith("<!-- tests/gpu/run.py: end -->\nafter\n")
     assert "old" not in text
     assert "| NVML queries | not run |" in text
+
+
+def _module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    spec = importlib.util.spec_from_file_location("run_on_gpu", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "run_on_gpu", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _program(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return folder / name
+
+
+def test_an_nvidia_smi_that_hangs_or_is_missing_does_not_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = _module(monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert script.smi_output(["-q"], 5.0) == (127, "")
+    _program(tmp_path / "bin", "nvidia-smi", "exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    started = time.monotonic()
+    assert script.smi_output(["-q"], 0.3) == (124, "")
+    assert time.monotonic() - started < 60
+
+
+def test_an_nvml_that_hangs_is_ended_and_its_call_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = _module(monkeypatch)
+    python = _program(tmp_path / "bin", "python", """echo '["?", "nvmlDeviceGetCount_v2"]'; exec sleep 600""")
+    monkeypatch.setattr(script.sys, "executable", str(python))
+    monkeypatch.setattr(script, "NVML_SECONDS", 1.0)
+    run = script.Run(tmp_path, time.monotonic() + 300, has_gpu=True)
+    state, said = script._nvml(run)
+    assert state == "failed"
+    assert "no answer to nvmlDeviceGetCount_v2" in said

@@ -134,6 +134,31 @@ def test_healthy_nodes_meet_and_their_ranks_are_probed_together(launch: Callable
 
 
 @pytest.mark.slow
+def test_a_stranger_on_another_interface_of_the_host_cannot_connect(tmp_path: Path) -> None:
+    connecting = "import socket; socket.create_connection(('{}', 29500), 5)"
+    with hosts(3) as lab:
+        host, stranger = lab.host(0), lab.host(2)
+        host.tool("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1", "netns", str(stranger.pid))
+        for index, each in ((1, host), (2, stranger)):
+            each.tool("ip", "addr", "add", f"10.99.0.{index}/24", "dev", "eth1")
+            each.tool("ip", "link", "set", "eth1", "up")
+        job = Job(lab, tmp_path)
+        nodes = [job.static(0, address=host.address)]
+        until = time.monotonic() + SECONDS
+        while "29500" not in host.run(["ss", "-Hltn"], timeout=20).stdout and time.monotonic() < until:
+            time.sleep(0.1)
+        outcomes = [
+            stranger.run([sys.executable, "-c", connecting.format(address)], timeout=20)
+            for address in ("10.99.0.1", host.address)
+        ]
+        nodes.append(job.static(1, address=host.address))
+        reports = job.finish(*nodes)
+    assert "ConnectionRefusedError" in outcomes[0].stderr
+    assert outcomes[1].returncode == 0, outcomes[1].stderr
+    assert [node.code for node in nodes] == [0, 0], [report["findings"] for report in reports]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("has_secret", [True, False], ids=["with a secret", "without a secret"])
 def test_a_node_that_uses_another_address_of_the_host_joins_it(has_secret: bool, tmp_path: Path) -> None:
     """A job meets at any address of its host: a name may mean another interface on each node."""

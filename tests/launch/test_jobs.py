@@ -25,7 +25,7 @@ def test_static_ranks_are_numbered_by_node() -> None:
         (1, 3, 1, 4),
     ]
     assert {p.argv for p in job.processes} == {("a.py", "--lr", "1")}
-    assert (job.launcher, job.name, job.ranks_on(1)) == ("torchrun", "a.py", 2)
+    assert (job.launcher, job.name) == ("torchrun", "a.py")
     assert (job.rendezvous.backend, job.rendezvous.host, job.rendezvous.port) == ("static", "a", 29500)
     assert job.processes[-1].evidence == "launch.lines[1]"
 
@@ -39,7 +39,7 @@ def test_c10d_numbers_nobody_before_the_nodes_join() -> None:
 
 def test_what_is_not_known_has_no_ranks() -> None:
     assert _job("torchrun --nproc_per_node=gpu a.py").processes == ()
-    assert _job("torchrun --nproc_per_node=$N a.py").ranks_on(0) is None
+    assert _job("torchrun --nproc_per_node=$N a.py").processes == ()
     assert _job("python a.py") == Job()
     assert len(_job("torchrun --nproc_per_node=99999999 a.py").processes) == 64
 

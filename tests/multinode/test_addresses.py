@@ -16,6 +16,8 @@ from ddpdoctor.collectors.multinode import claim
 from ddpdoctor.multinode.authentication import Authentication
 from ddpdoctor.multinode.host import SessionHost
 from ddpdoctor.multinode.members import Member
+from ddpdoctor.network.connect import has_address, listen_as_master, source_address
+from ddpdoctor.network.tcpstore.server import Server
 
 
 def is_open(address: str, port: int) -> bool:
@@ -53,9 +55,12 @@ def test_link_tests_are_served_where_the_other_nodes_connect(
 
 
 @pytest.mark.parametrize(
-    ("host", "is_closed"), [("127.0.0.1", True), ("node0", False), ("10.1.2.3", False), ("", False)]
+    ("host", "is_closed"),
+    [("127.0.0.1", True), ("node0", False), ("10.1.2.3", False), ("0.0.0.0", False), ("::", False), ("", False)],
 )
-def test_only_a_loopback_address_keeps_the_port_of_the_job_from_other_addresses(host: str, is_closed: bool) -> None:
+def test_an_address_of_this_machine_keeps_the_port_of_the_job_from_its_other_addresses(
+    host: str, is_closed: bool
+) -> None:
     port = free_port()
     made, there = claim(port, TOKEN, Authentication(), host)
     assert made is not None
@@ -63,6 +68,37 @@ def test_only_a_loopback_address_keeps_the_port_of_the_job_from_other_addresses(
     with made:
         assert is_open("127.0.0.1", port)
         assert is_open("127.0.0.2", port) is not is_closed
+
+
+def test_a_second_ddpdoctor_finds_the_first_at_the_address_of_the_master() -> None:
+    async def answer(port: int) -> dict[str, object]:
+        me = Member("me", node(0, 1))
+        host = SessionHost(me, TOKEN, asyncio.Event(), 256, lambda: 1.0, lambda: None)
+        host.open("main", listen_as_master(port, "127.0.0.2"))
+        _, there = await asyncio.to_thread(claim, port, TOKEN, Authentication(), "127.0.0.2")
+        await host.close()
+        return there
+
+    assert asyncio.run(answer(free_port()))["kind"] == "i-am"
+
+
+@pytest.mark.parametrize(("master", "is_closed"), [("127.0.0.2", True), ("localhost", False), ("10.1.2.3", False)])
+def test_the_store_of_the_probe_listens_at_the_address_of_the_master(master: str, is_closed: bool) -> None:
+    server = Server(master, 0, as_master=True)
+    try:
+        assert is_open("127.0.0.2", server.port)
+        assert is_open("127.0.0.3", server.port) is not is_closed
+    finally:
+        server.close()
+
+
+def test_a_service_address_on_an_interface_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kube-proxy in its IPVS mode puts the addresses of services on an interface of every node."""
+    address = source_address("192.0.2.1") or "127.0.0.2"
+    assert has_address(address)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert has_address("127.0.0.1")
+    assert has_address(address) is address.startswith("127.")
 
 
 def test_a_port_that_another_address_has_is_in_use_although_the_job_is_on_the_loopback() -> None:

@@ -59,6 +59,7 @@ def test_what_is_legal_is_not(kind: ObservationKind) -> None:
         (trained(1.00000001), Kind.PARAMETERS_DIFFER),
         (drawing((1, 2), (1, 2), sharded=False), Kind.SAME_DRAWS),
         (drawing((1,), (1,)), Kind.SAME_DRAWS),
+        (drawing((1, 2), (1, 2), in_steps=False), Kind.SAME_DRAWS),
         (drawing((5, 5), (5, 5)), Kind.SAME_DRAWS),
         (scheduled(30, 25), Kind.LONG_SCHEDULE),
         (graded(4, mean=True, notes=["clipped"]), Kind.GRADIENTS_SUMMED),

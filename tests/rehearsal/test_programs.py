@@ -26,6 +26,7 @@ QUICK = (
     "validation_on_main",
     "last_batch",
     "needs_gpu",
+    "divided_by_local_count",
 )
 """Those that every run of the tests rehearses; the others are slow."""
 
@@ -94,6 +95,14 @@ def test_healthy(path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -
     assert report.verdict.value == "pass"
     assert left_over(temporary) == []
     assert sorted(os.listdir(FOLDER)) == before, "what the script writes is discarded"
+
+
+def test_what_was_compared_is_said_and_files_of_the_rehearsal_are_not_among_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = rehearsed(FOLDER / "averaged_twice.py", monkeypatch)
+    (row,) = [each.text for each in report.sections if each.title == "compared"]
+    assert "gradients of 3 steps" in row
+    assert "file" not in row
+    assert "averaged_twice.py: training samples (no DataLoader)" in report.inputs[0].left_out
 
 
 def test_what_did_not_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

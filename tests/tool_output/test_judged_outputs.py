@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ddpdoctor.app.request import Request
 from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.app.tool_files import AREAS, ToolReport, examine_tool_files
 from ddpdoctor.findings import Severity
+from ddpdoctor.tool_output.readers import records_of
 from tests.tool_output import outputs
 from tests.tool_output.outputs import nvlink_status, smi_query, smi_table, smi_xml, topology
 
@@ -335,3 +338,88 @@ def test_a_list_without_any_state_is_not_a_pass(text: str) -> None:
     report = judged(file=text)
     assert not report.inputs["file"].is_understood
     assert not report.findings
+
+
+def inspector(rate: float, *, count: int = 20, nodes: int = 1, clock: str = "kernel_gpu") -> str:
+    """What NCCL's Inspector writes for `count` all_reduces of 8 ranks on gpu-07."""
+    lines = [
+        {
+            "header": {"id": "0x7f8c496ae9f661", "rank": at % 8, "n_ranks": 8, "nnodes": nodes},
+            "metadata": {
+                "inspector_output_format_version": "v4.0",
+                "git_rev": "",
+                "hostname": "gpu-07",
+                "pid": 163 + at % 8,
+            },
+            "coll_perf": {
+                "coll": "AllReduce",
+                "coll_sn": at,
+                "coll_msg_size_bytes": 8 << 30,
+                "coll_exec_time_us": 61974,
+                "coll_timing_source": clock,
+                "coll_algobw_gbs": round(rate / 1.75, 6),
+                "coll_busbw_gbs": rate - at / 100,
+            },
+        }
+        for at in range(count)
+    ]
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
+def test_bandwidths_of_the_inspector_are_judged_with_the_gpus_of_another_file() -> None:
+    slow = examine_tool_files([("i.log", inspector(40.0)), ("gpu-07/q.txt", smi_query(8))], RULES)
+    (finding,) = [each for each in slow.findings if each.code == "PROBE015"]
+    assert (finding.where.file, finding.where.line) == ("i.log", 1)
+    usual = examine_tool_files([("i.log", inspector(470.0)), ("gpu-07/q.txt", smi_query(8))], RULES)
+    assert "PROBE015" in usual.passed
+    assert usual.inputs["i.log"].is_understood
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (inspector(40.0), "shows no state that can be judged"),
+        (inspector(40.0, count=19), "fewer than 20 collectives of one size"),
+        (inspector(40.0, clock="kernel_cpu"), "fewer than 20 collectives of one size"),
+        (inspector(40.0, nodes=2), "between nodes"),
+        (inspector(40.0).replace(',"nnodes":1', ""), "without the number of nodes"),
+    ],
+)
+def test_records_of_the_inspector_alone_are_not_judged(text: str, reason: str) -> None:
+    report = examine_tool_files([("i.log", text)], RULES)
+    assert not report.findings
+    assert not report.inputs["i.log"].is_understood
+    assert reason in report.inputs["i.log"].reason
+
+
+def test_other_forms_of_the_inspector_are_read() -> None:
+    flat = '{"id":"abc","rank":1,"n_ranks":8,"nnodes":1,"pid":12,"hostname":"w","coll_perf":{"coll":"AllReduce"}}\n'
+    (record,) = records_of(flat)
+    assert (record.tool, record.about) == ("NCCL Inspector", "1 record, 1 rank")
+    pretty = json.dumps(json.loads(inspector(40.0, count=1)), indent=2) + "\n"
+    (record,) = records_of(pretty * 3)
+    assert record.about == "3 records, 1 rank"
+
+
+def link_errors(sick: tuple[int, int] | None = None, *, crc: int = 0) -> str:
+    """What `nvidia-smi nvlink -e` prints for two GPUs with four links each; `sick` is the GPU and link that recovered."""
+    text = ""
+    for gpu in range(2):
+        text += f"GPU {gpu}: NVIDIA A100-SXM4-80GB (UUID: GPU-0000000{gpu}-aaaa-bbbb-cccc-ddddeeeeffff)\n"
+        for link in range(4):
+            recoveries = 7 if sick == (gpu, link) else 0
+            text += f"\t Link {link}: Replay Errors: 0\n\t Link {link}: Recovery Errors: {recoveries}\n"
+            text += f"\t Link {link}: CRC Errors: {crc}\n\n"
+    return text
+
+
+def test_recoveries_of_a_link_are_judged_and_totals_of_crc_errors_are_not() -> None:
+    sick = judged(errors=link_errors((1, 2)))
+    (finding,) = sick.findings
+    assert (finding.code, finding.where.gpu) == ("TOPO520", 1)
+    assert link_errors((1, 2)).split("\n")[(finding.where.line or 0) - 1].strip() == "Link 2: Recovery Errors: 7"
+    healthy = judged(errors=link_errors(crc=40))
+    assert [code for code in healthy.passed if code.startswith("TOPO")] == ["TOPO520"], (
+        "no state of links is in this output"
+    )
+    assert healthy.topics == ("NVLink recoveries",)

@@ -57,9 +57,11 @@ def _memory(host: Host) -> Iterator[PropertyRow]:
     free = "" if host.shm_free_bytes is None else f"{readable(host.shm_free_bytes)} free"
     kind = "" if host.shm_kind in (None, "tmpfs") else f"{host.shm_kind}, "
     yield known(host, "/dev/shm", _size(host.shm_total_bytes), "shm_total_bytes", kind + free)
-    for each in host.shm_leftovers:
+    for leftover in host.shm_leftovers:
         yield PropertyRow(
-            "  left there", f"{each.files} files of {each.maker}", f"{readable(each.size_bytes)}, owner {each.owner}"
+            "  left there",
+            f"{leftover.files} files of {leftover.maker}",
+            f"{readable(leftover.size_bytes)}, owner {leftover.owner}",
         )
     yield known(host, "huge pages", host.huge_pages, "huge_pages")
 

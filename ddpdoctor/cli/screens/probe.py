@@ -78,9 +78,14 @@ def _collectives(probe: Probe, width: int) -> Table:
     table.add_column("collective")
     for name in ("size", "latency", "busbw" if width < 60 else "busbw GB/s"):
         table.add_column(name, justify="right")
-    order = list(dict.fromkeys(each.collective for each in probe.measurements))
-    for each in sorted(probe.measurements, key=lambda m: (order.index(m.collective), m.size_bytes)):
-        table.add_row(each.collective, _size(each.size_bytes), _time(each.latency_seconds), _bandwidth(each))
+    order = list(dict.fromkeys(measurement.collective for measurement in probe.measurements))
+    for measurement in sorted(probe.measurements, key=lambda m: (order.index(m.collective), m.size_bytes)):
+        table.add_row(
+            measurement.collective,
+            _size(measurement.size_bytes),
+            _time(measurement.latency_seconds),
+            _bandwidth(measurement),
+        )
     return table
 
 

@@ -191,7 +191,7 @@ def _given(root: Root, pid: int, numbered: set[int], known: Mapping[int, ProcEnt
         return []
     spawned = [known[child] for child in sorted(below) if known[child].parent == pid and known[child].is_spawned]
     candidates = spawned if len(spawned) > 1 else [known[pid]]
-    return [each for each in candidates if not each.is_agent and _has_torch(root, each)]
+    return [candidate for candidate in candidates if not candidate.is_agent and _has_torch(root, candidate)]
 
 
 def _has_torch(root: Root, entry: ProcEntry) -> bool | None:

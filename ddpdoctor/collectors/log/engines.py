@@ -48,7 +48,7 @@ class _Re2Engine:
         options.max_mem = 64 << 20
         options.encoding = re2.Options.Encoding.LATIN1
         options.never_capture = True
-        self._search = re2.compile(b"|".join(re2.escape(each) for each in sorted(literals)), options).search
+        self._search = re2.compile(b"|".join(re2.escape(literal) for literal in sorted(literals)), options).search
 
     def candidates(self, data: bytes, start: int, end: int) -> Iterator[int]:
         """The position of the first literal in each line that contains one."""
@@ -64,8 +64,8 @@ class _PythonEngine:
     def __init__(self, literals: Iterable[bytes]) -> None:
         self._whole = sorted(literals)
         literals = sorted({each.translate(None, DIGITS) for each in self._whole})
-        self._sentences = [each for each in literals if _WORDS.search(each)]
-        self._words = [each for each in literals if not _WORDS.search(each)]
+        self._sentences = [literal for literal in literals if _WORDS.search(literal)]
+        self._words = [literal for literal in literals if not _WORDS.search(literal)]
         self._seen: set[bytes] = set()
         self._hot: set[bytes] = set()
 

@@ -25,8 +25,8 @@ def read(file: Readable, scanner: Scanner) -> ScannedPart:
             size_bytes=len(data), problem=f"looks like torch's error.json, but is not JSON: {error!s:.80}"
         )
     part = scanner.scan(io.BytesIO(text.encode("utf-8", "replace")))
-    part.lines = [replace(each, number=1, last=0) for each in part.lines]
-    part.tracebacks = [replace(each, number=1, begin=1) for each in part.tracebacks]
+    part.lines = [replace(line, number=1, last=0) for line in part.lines]
+    part.tracebacks = [replace(traceback, number=1, begin=1) for traceback in part.tracebacks]
     part.exits, part.head, part.tail, part.marks, part.newlines = [], [], [], [], 1
     return part
 

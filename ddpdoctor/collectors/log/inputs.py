@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import errno
 import io
 import lzma
 import math
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from ddpdoctor.light_dataclass import dataclass
+from ddpdoctor.system.regular_file import special_file, special_kind
 from ddpdoctor.system.timeouts import call_each_with_timeout
 
 __all__ = [
@@ -233,11 +235,11 @@ def _below(path: str) -> list[str]:
         except OSError as error:
             refused.append(str(error.filename))
             continue
-        folders = [each.path for each in entries if os.path.isdir(each.path)]
+        folders = [entry.path for entry in entries if os.path.isdir(entry.path)]
         links = {each for each in folders if os.path.islink(each)}
         found += [link for link in folders if link in links and not _is_below(os.path.realpath(link), root)]
         known = set(folders)
-        found += [each.path for each in entries if each.path not in known]
+        found += [entry.path for entry in entries if entry.path not in known]
         inside = [each for each in folders if each not in links]
         if depth < MOST_DEPTH:
             waiting += [(each, depth + 1) for each in reversed(inside)]
@@ -264,7 +266,7 @@ def _input(path: str) -> Input:
             os.scandir(path).close()
             what = "a link to a folder" if os.path.islink(path) else TOO_DEEP
             return Input(path, path, special=what, problem=what)
-        special = next((word for is_it, word in _SPECIAL if is_it(mode)), None)
+        special = special_kind(mode)
         if special is None and os.path.realpath(path).startswith(_KERNELS):
             special = "a file of the kernel"
         cannot_be_read = stat.S_ISSOCK(mode) or stat.S_ISBLK(mode)
@@ -274,12 +276,6 @@ def _input(path: str) -> Input:
 
 
 _KERNELS = ("/proc/", "/sys/")
-_SPECIAL = (
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISBLK, "a block device"),
-    (stat.S_ISCHR, "a device"),
-)
 
 
 def _in_folder(found: Input) -> Input:
@@ -291,6 +287,8 @@ def reason_of(error: Exception) -> str:
     """Why an input cannot be read, as a short phrase."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    if isinstance(error, OSError) and error.errno == errno.ELOOP and error.filename:
+        return special_file(os.fsdecode(error.filename)) or str(error.strerror)
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"{words[0].lower()}{words[1:]}" if words[1:2].islower() else str(words)
 

@@ -74,9 +74,9 @@ def read(
     """
     scanner = Scanner((*signatures, *CONTEXT_PATTERNS.values()))
     inputs = inputs_of(paths)
-    tasks = [(each, start, size) for each in inputs for start, size in _spans(each)]
-    above = len(_above([each.name for each in inputs]))
-    size_bytes = sum(each.size_bytes for each in inputs)
+    tasks = [(source, start, size) for source in inputs for start, size in _spans(source)]
+    above = len(_above([source.name for source in inputs]))
+    size_bytes = sum(source.size_bytes for source in inputs)
     read = on_all_cores(lambda task: _read(*task, above, scanner, stdin, deadline), tasks, size_bytes, _unread)
     spans_of: dict[str, list[tuple[LogSource, ScannedPart]]] = {}
     for (each, _, _), span in zip(tasks, read, strict=True):
@@ -95,14 +95,14 @@ def _log_of(read: Sequence[tuple[LogSource, ScannedPart]]) -> Log:
     """The log of these sources, each line with the index of its source."""
     sources = [source for source, _ in read]
     parts = [part for _, part in read]
-    tracebacks = [replace(each, source=i) for i, part in enumerate(parts) for each in part.tracebacks]
+    tracebacks = [replace(traceback, source=i) for i, part in enumerate(parts) for traceback in part.tracebacks]
     return Log(
         sources=tuple(sources),
         lines=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.lines),
-        tracebacks=tuple(each for each in tracebacks if each.exception),
-        unfinished=tuple(each for each in tracebacks if not each.exception),
+        tracebacks=tuple(traceback for traceback in tracebacks if traceback.exception),
+        unfinished=tuple(traceback for traceback in tracebacks if not traceback.exception),
         exits=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.exits),
-        xids=tuple(replace(each, source=i) for i, part in enumerate(parts) for each in part.xids),
+        xids=tuple(replace(xid, source=i) for i, part in enumerate(parts) for xid in part.xids),
         heads=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.head),
         tails=tuple(replace(line, source=i) for i, part in enumerate(parts) for line in part.tail),
         marks=tuple(_mark_of(i, mark) for i, part in enumerate(parts) for mark in part.marks),

@@ -182,10 +182,10 @@ def joined(parts: Sequence[ScannedPart]) -> ScannedPart:
         before = whole.newlines
         for line in part.lines:
             keeper.take(replace(line, number=line.number + before, last=line.last + before if line.last else 0))
-        for each in part.tracebacks:
-            keeper.take_record(replace(each, number=each.number + before, begin=each.begin + before))
+        for traceback in part.tracebacks:
+            keeper.take_record(replace(traceback, number=traceback.number + before, begin=traceback.begin + before))
         whole.exits += [replace(each, number=each.number + before) for each in part.exits]
-        xids += [replace(each, line=None if each.line is None else each.line + before) for each in part.xids]
+        xids += [replace(xid, line=None if xid.line is None else xid.line + before) for xid in part.xids]
         whole.head = whole.head or part.head
         for mark in part.marks:
             tail = tuple(replace(line, number=line.number + before) for line in mark.tail)
@@ -253,8 +253,8 @@ class _KeptLines:
     def take_quoted(self, data: bytes) -> None:
         """What a short text quotes, where it holds no traceback."""
         if not self._part.tracebacks:
-            for each in quoted_exceptions(data):
-                self.take_record(each)
+            for exception in quoted_exceptions(data):
+                self.take_record(exception)
 
     def take_mark(self, text: str, number: int, context: LineContext) -> None:
         """A line that may distinguish jobs, with the lines before it."""

@@ -19,10 +19,19 @@ __all__ = ["Launch", "LaunchLine", "StartedScript"]
 
 
 @dataclass(frozen=True, slots=True)
+class MissingFile:
+    """An option whose file does not exist; `kind` is what is there instead, such as "a named pipe"."""
+
+    given: Given
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StartedScript:
     """The training script of a line, with what matters for the line. None: not examined.
 
-    `path` is where the launcher looks for it. `local_rank` are the spellings of the option that its parser declares.
+    `path` is where the launcher looks for it, `kind` what is there instead of a file, such as "a folder".
+    `local_rank` are the spellings of the option that its parser declares.
     `ignores_unknown`: its parser ignores options that it does not know. `spawns`: it starts ranks itself (mp.spawn).
     `reads` are the variables of launchers and schedulers that it reads, `sets` those that it assigns. `initialises`:
     it joins the process group through the environment, whatever starts it. `declares` are the options of its own
@@ -35,6 +44,7 @@ class StartedScript:
 
     path: str
     exists: bool | None = None
+    kind: str | None = None
     is_executable: bool | None = None
     has_shebang: bool | None = None
     is_python: bool | None = None
@@ -100,7 +110,7 @@ class LaunchLine:
     preceding: tuple[str, ...] = ()
     hostfile: str | None = None
     slots: dict[str, int] | None = None
-    missing_files: tuple[Given, ...] = ()
+    missing_files: tuple[MissingFile, ...] = ()
 
     @property
     def agent(self) -> Layer | None:

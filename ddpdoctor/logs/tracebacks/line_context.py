@@ -20,8 +20,8 @@ CACHE_SIZE = 4000
 """So many lines are remembered as they were taken apart."""
 
 _FIELD = re.compile(r"\s*(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)")
-_RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
-_CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_RANK = re.compile(r"(?<!\d)(?P<rank>\d{1,18}) \(local_rank: (?P<local>\d{1,18})\)")
+_CODE = re.compile(r"(?P<code>-?(?<!\d)\d{1,18}) \(pid: (?P<pid>\d{1,18})\)")
 
 
 class LineContext:

@@ -257,8 +257,8 @@ def _in_one_line(context: LineContext, kept: bytes, number: int) -> Traceback | 
     """A traceback that a logger of JSON, or a message, keeps in one line with its line ends escaped."""
     string = _STRING.match(kept)
     if b"File \\" in kept and string is not None:
-        kept = re.sub(rb'\\+"', b'"', string[0])
-    found = traceback_of(LineContext(re.sub(rb"\\+n", b"\n", kept), 0), number)
+        kept = re.sub(rb'(?<!\\)\\+"', b'"', string[0])
+    found = traceback_of(LineContext(re.sub(rb"(?<!\\)\\+n", b"\n", kept), 0), number)
     ranked = _RANK_KEY.search(context.line)
     who = line_of(context).who
     who = replace(who, rank=int(ranked[1])) if ranked and who.rank is None else who

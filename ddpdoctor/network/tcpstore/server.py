@@ -43,8 +43,8 @@ class Server(Serving):
         OSError: the port cannot be bound.
     """
 
-    def __init__(self, host: str, port: int, mark: str = "hosted") -> None:
-        super().__init__(host, port)
+    def __init__(self, host: str, port: int, mark: str = "hosted", *, as_master: bool = False) -> None:
+        super().__init__(host, port, as_master=as_master)
         self._values: dict[bytes, bytes | bytearray] = {mark.encode(): b"ddpdoctor"}
         self._waiting: dict[bytes, set[_Client]] = {}
         self._serving: _Client | None = None

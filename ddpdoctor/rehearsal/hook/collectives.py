@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 from ddpdoctor.rehearsal.hook import devices, origins, variables
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.ending import steps
-from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, place
+from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, is_called_by_library, place
 
 __all__ = ["calls", "record", "reduced", "scaling", "soft", "watch"]
 
@@ -92,6 +92,8 @@ class Calls:
         self.works: dict[int, tuple[Any, int, list[int]]] = {}
         self.count = 0
         self.world_backend = ""
+        self.kept: list[Any] = []
+        """Groups that must not be destructed: gloo joins its threads then, and one of them may wait for this thread."""
 
     @property
     def is_inside(self) -> bool:
@@ -387,6 +389,8 @@ def _run(name: str, original: Any, given: dict[str, Any], args: Any, kwargs: Any
         return _average(name, original, given)
     if name == "all_to_all":
         return _all_to_all(given)
+    if name == "barrier" and given.get("device_ids") is not None:
+        return original(**{**given, "device_ids": None})  # imagined devices, of which gloo has none
     return original(*args, **kwargs)
 
 
@@ -637,6 +641,7 @@ def _init_process_group(original: Any) -> Any:
             "world_given": given.get("world_size"),
             "master": os.environ.get("MASTER_ADDR"),
             "port": os.environ.get("MASTER_PORT"),
+            "library": is_called_by_library(),
         }
         channel().say("joining", at=at, **fields)
         changed: dict[str, Any] = {**given, "backend": used}
@@ -659,6 +664,7 @@ def _init_process_group(original: Any) -> Any:
         _calls.backends["world"] = _calls.world_backend = "nccl" if asked == "nccl" else asked
         current = devices.current() if torch.cuda.is_available() else None
         origins.begin(dist.get_world_size())
+        _calls.kept.append(dist.group.WORLD)
         channel().say(
             "joined",
             rank=dist.get_rank(),

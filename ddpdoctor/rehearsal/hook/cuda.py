@@ -17,6 +17,17 @@ __all__ = ["CannotRehearse", "imagine", "refuse"]
 
 MEMORY = 80 * 2**30
 NAME = "NVIDIA H100 80GB HBM3"
+VERSION = "12.8"
+NCCL = (2, 27, 3)
+
+
+measured: set[tuple[str, str]] = set()
+"""Files and functions of the user that have read how much memory of a device is used: here it is always 0."""
+
+
+def _no_memory(*_: Any, **__: Any) -> int:
+    measured.update((file, function) for file, _, function in place())
+    return 0
 
 
 class CannotRehearse(RuntimeError):
@@ -94,6 +105,30 @@ class ImaginedEvent:
 
     def ipc_handle(self) -> bytes:
         return b""
+
+
+class _Refused:
+    """A class of torch.cuda that works on a GPU only. It stays a class: libraries name it in annotations."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        refuse(f"torch.cuda.{type(self).__name__}")
+
+    @classmethod
+    def named(cls, name: str) -> type:
+        return type(name, (cls,), {})
+
+
+class _StreamContext:
+    """`with torch.cuda.StreamContext(stream):`"""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Any:
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class _Device:
@@ -181,7 +216,7 @@ def imagine() -> None:
         "Event": ImaginedEvent,
         "ExternalStream": ImaginedStream,
         "stream": stream,
-        "StreamContext": stream,
+        "StreamContext": _StreamContext,
         "current_stream": lambda device=None: ImaginedStream(device),
         "default_stream": lambda device=None: ImaginedStream(device),
         "set_stream": nothing,
@@ -196,8 +231,8 @@ def imagine() -> None:
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state.cpu()),
         "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
         "set_rng_state_all": nothing,
-        "CUDAGraph": lambda *_, **__: refuse("torch.cuda.CUDAGraph"),
-        "graph": lambda *_, **__: refuse("torch.cuda.graph"),
+        "CUDAGraph": _Refused.named("CUDAGraph"),
+        "graph": _Refused.named("graph"),
         "make_graphed_callables": lambda *_, **__: refuse("torch.cuda.make_graphed_callables"),
         **dict.fromkeys(
             ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated"), nothing
@@ -205,7 +240,9 @@ def imagine() -> None:
         **dict.fromkeys(
             ("reset_max_memory_cached", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"), nothing
         ),
-        **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), zero),
+        **dict.fromkeys(
+            ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), _no_memory
+        ),
         **dict.fromkeys(("memory_cached", "max_memory_cached", "utilization", "temperature", "power_draw"), zero),
     }
     for name, value in replacements.items():
@@ -227,6 +264,10 @@ def imagine() -> None:
         "Bool": "bool",
     }.items():
         setattr(cuda, f"{name}Tensor", _legacy(getattr(torch, dtype)))
+    if torch.version.cuda is None:
+        torch.version.cuda = VERSION  # libraries compare it with what they were built for
+    if hasattr(cuda, "nccl"):
+        cuda.nccl.version = lambda: NCCL
     _accelerator(count)
     _autocast()
     _generator()

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from ddpdoctor.rehearsal.hook import origins
 from ddpdoctor.rehearsal.hook.channel import channel
-from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.places import is_called_by_library, place
 from ddpdoctor.rehearsal.hook.randomness import DRAWS, drawn
 
-__all__ = ["ImaginedDevices", "as_device", "current", "device_of", "is_cuda", "mark", "select"]
+__all__ = ["ImaginedDevices", "as_device", "begin_process", "current", "device_of", "is_cuda", "mark", "select"]
 
 MARK = "_ddpdoctor_device"
 FACTORIES = frozenset(
@@ -116,6 +116,11 @@ def use() -> None:
         )
 
 
+def begin_process() -> None:
+    """This process is a new rank: what its parent imported has used no device of the rank."""
+    _use["pid"] = 0
+
+
 def current() -> int:
     """The index of the current device of this thread; a new thread begins with device 0."""
     return int(getattr(_local, "device", 0))
@@ -170,6 +175,7 @@ def as_device(device: Any) -> torch.device:
 
 
 CPU = torch.device("cpu")
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def mark(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
@@ -185,6 +191,9 @@ def mark(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 def device_of(tensor: Any) -> torch.device | None:
     """The device that a tensor would be on, None if unknown."""
     found = tensor.__dict__.get(MARK) if hasattr(tensor, "__dict__") else None
+    if found is None and type(tensor) not in PLAIN:
+        local = getattr(tensor, "_local_tensor", None)  # a DTensor is where its part of this rank is
+        return None if local is None or local is tensor else device_of(local)
     return found if isinstance(found, torch.device) else None
 
 
@@ -244,7 +253,7 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
             origins.follow(name, args, result)
         if wanted is None:
             if name in FACTORIES and not tensors:
-                wanted = CPU
+                wanted = CPU if given is None else None  # on the meta device, for example
             else:
                 wanted = _common(tensors, name)
         return _marked(result, wanted)
@@ -316,7 +325,7 @@ def _check_in_flight(name: str, args: Any) -> None:
                 if tensor.layout is torch.strided and tensor.device.type == "cpu"
                 else None
             )
-        if found is not None:
+        if found is not None and not is_called_by_library():
             _report("early_read", operation=found[0], used=name, started=found[1])
 
 

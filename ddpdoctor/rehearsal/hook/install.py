@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.abc
+import multiprocessing
 import sys
 from typing import Any
 
@@ -52,6 +54,32 @@ def prepare() -> None:
         sys.meta_path.insert(0, _AfterTorch())
 
 
+def _report_end() -> None:
+    """Report how this process ends: one that a rank or the script's own launcher has started, such as Lightning's ranks."""
+    from ddpdoctor.rehearsal.hook import executed, watching
+    from ddpdoctor.rehearsal.hook.ending import RehearsalEnd
+    from ddpdoctor.rehearsal.hook.reporting import report
+
+    said: list[str] = []
+
+    def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        said.append("raised")
+        if isinstance(error, RehearsalEnd):
+            channel().say("left", how="ended")
+        else:
+            report(error)
+
+    def ended() -> None:
+        collectives = sys.modules.get("ddpdoctor.rehearsal.hook.collectives")
+        is_rank = collectives is not None and collectives.calls().world_backend
+        if is_rank and not said and multiprocessing.parent_process() is None:
+            executed.report()
+            channel().say("left", how="end", **watching.at_end())
+
+    sys.excepthook = raised
+    atexit.register(ended)
+
+
 class _AfterTorch(importlib.abc.MetaPathFinder):
     """Finds torch once, with a loader that installs the hook after it."""
 
@@ -79,6 +107,8 @@ class _Installing(importlib.abc.Loader):
     def exec_module(self, module: Any) -> None:
         self._inner.exec_module(module)
         install()
+        if not channel().is_watch:
+            _report_end()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

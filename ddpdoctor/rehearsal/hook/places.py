@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from types import FrameType
 
-__all__ = ["OWN", "Place", "deepest_of_user", "frames_of_user", "is_of_user", "place"]
+__all__ = ["OWN", "Place", "deepest_of_user", "frames_of_user", "is_called_by_library", "is_of_user", "place"]
 
 Place = tuple[str, int, str]
 """File, line (from 1), and function."""
@@ -59,6 +59,17 @@ def deepest_of_user(places: list[Place]) -> list[Place]:
     """Those of these frames, innermost first, that are the user's own; without any, the innermost one of a library."""
     own = [each for each in places if _depth(each[0]) == Depth.USER][:MOST_FRAMES]
     return own or [each for each in places if _depth(each[0]) == Depth.LIBRARY][:1]
+
+
+def is_called_by_library() -> bool:
+    """Whether the nearest caller outside of torch and Python is an installed package, not the user's own code."""
+    walked: FrameType | None = sys._getframe(1)
+    while walked is not None:
+        depth = _depth(walked.f_code.co_filename)
+        if depth != Depth.SKIPPED:
+            return depth == Depth.LIBRARY
+        walked = walked.f_back
+    return False
 
 
 def place() -> list[Place]:

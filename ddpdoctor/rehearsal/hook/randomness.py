@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ddpdoctor.rehearsal.hook.channel import channel
+from ddpdoctor.rehearsal.hook.ending import steps
 from ddpdoctor.rehearsal.hook.places import frames_of_user, is_of_user
 
 __all__ = ["DRAWS", "begin", "drawn", "states"]
@@ -39,7 +40,8 @@ def drawn(name: str, result: Any) -> None:
     with torch.no_grad(), torch._C.DisableTorchFunction():
         flat = result.detach().reshape(-1)[:MOST_BYTES].contiguous()
         digest = zlib.crc32(flat.view(torch.uint8).numpy().tobytes()) if flat.dtype != torch.bfloat16 else 0
-    channel().say("draw", what=name, digest=digest, size=result.numel(), at=frames_of_user(caller))
+    at = frames_of_user(caller)
+    channel().say("draw", what=name, digest=digest, size=result.numel(), step=steps().count, at=at)
 
 
 def states() -> dict[str, int]:

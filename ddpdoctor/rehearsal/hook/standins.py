@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from ddpdoctor.rehearsal.hook import deepspeed_ops
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.cuda import refuse
 from ddpdoctor.rehearsal.hook.places import place
+from ddpdoctor.rehearsal.hook.replaced import replaced
 from ddpdoctor.rehearsal.hook.trackers import TrackerFinder
 
 __all__ = ["install"]
@@ -33,14 +35,6 @@ NEEDS_GPU = (
     "nvidia.dali",
 )
 """Packages that are not installed here and whose use ends the rehearsal."""
-_told: set[str] = set()
-
-
-def replaced(what: str, by: str) -> None:
-    """Name a stand-in in the report, once."""
-    if what not in _told:
-        _told.add(what)
-        channel().say("standin", what=what, by=by, at=place())
 
 
 def install() -> None:
@@ -50,6 +44,8 @@ def install() -> None:
     torch.Tensor.record_stream = lambda self, stream: None
     torch.backends.cuda.is_built = lambda: True
     sys.meta_path.append(_Finder())
+    if channel().config.get("gpus", 0):
+        deepspeed_ops.install()
     if channel().config.get("cuts_network"):
         sys.meta_path.insert(0, TrackerFinder())
 
@@ -82,7 +78,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name in ("flash_attn", "flash_attn.flash_attn_interface"):
             return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
-        if name in NEEDS_GPU:
+        if name in NEEDS_GPU or name.startswith("flash_attn."):
             channel().say("missing_gpu_package", what=name, at=place())
         return None
 

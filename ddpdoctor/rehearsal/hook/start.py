@@ -188,9 +188,10 @@ def _become(index: int, rank: dict[str, Any], config: dict[str, Any]) -> None:
         sys.modules["numpy"].random.seed()
     channel().is_forked = False
     channel().say("rank_process", index=index)
-    from ddpdoctor.rehearsal.hook import executed, watching
+    from ddpdoctor.rehearsal.hook import devices, executed, watching
     from ddpdoctor.rehearsal.hook.reporting import report
 
+    devices.begin_process()
     code = 0
     try:
         _run_script(config, rank["extra"])

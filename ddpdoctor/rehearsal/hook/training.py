@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map
 
 from ddpdoctor.rehearsal.hook import devices, gradients, origins, randomness, states, variables
 from ddpdoctor.rehearsal.hook.channel import channel
@@ -112,6 +114,7 @@ def _watch_ddp() -> None:
         record("DistributedDataParallel", group, construct, at=at, digest=digest, parameters=len(shapes), named=first)
         _local.loaded = None
         self._ddpdoctor_made = made
+        self._ddpdoctor_device = devices.as_device(listed[0]) if listed and isinstance(listed[0], int) else None
         _alive.add(self)
         self._ddpdoctor_sums = (at, _sums([p for _, p in parameters]))
 
@@ -119,6 +122,7 @@ def _watch_ddp() -> None:
     def passed(self: Any, *args: Any, **kwargs: Any) -> Any:
         at = place()
         _check_unchanged(self)
+        args, kwargs = _on_device((args, kwargs), self._ddpdoctor_device)
         _local.inside = True
         has_buffers = getattr(self, "will_sync_module_buffers", lambda: False)()
         run = functools.partial(forward, self, *args, **kwargs)
@@ -145,6 +149,13 @@ def _watch_ddp() -> None:
     DistributedDataParallel.__init__ = wrapped
     DistributedDataParallel.forward = passed
     _watch_join(DistributedDataParallel)
+
+
+def _on_device(inputs: Any, device: Any) -> Any:
+    """The inputs as DDP passes them on: with `device_ids` it moves them to that device."""
+    if device is None:
+        return inputs
+    return tree_map(lambda each: each.to(device) if isinstance(each, torch.Tensor) else each, inputs)
 
 
 def _check_unchanged(model: Any) -> None:
@@ -506,7 +517,7 @@ def _watch_loaders() -> None:
     from torch.utils.data import DataLoader
 
     init, iterate, length = DataLoader.__init__, DataLoader.__iter__, DataLoader.__len__
-    numbers: dict[int, int] = {}
+    numbers = itertools.count()
     limit = channel().config.get("epoch_steps")
 
     @functools.wraps(init)
@@ -514,7 +525,8 @@ def _watch_loaders() -> None:
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         init(self, *args, **kwargs)
-        number = numbers[id(self)] = len(numbers)
+        number = next(numbers)
+        object.__setattr__(self, "_ddpdoctor_number", number)
         sampler = getattr(self, "sampler", None)
         batch_sampler = getattr(self, "batch_sampler", None)
         inner = getattr(batch_sampler, "sampler", None)
@@ -547,7 +559,8 @@ def _watch_loaders() -> None:
 
     @functools.wraps(iterate)
     def begun(self: Any) -> Any:
-        number = numbers.get(id(self), -1)
+        number = getattr(self, "_ddpdoctor_number", -1)
+        is_training = torch.is_grad_enabled() and not _is_evaluating()
         at = place()
         iteration = getattr(self, "_ddpdoctor_iteration", 0)
         object.__setattr__(self, "_ddpdoctor_iteration", iteration + 1)
@@ -560,10 +573,10 @@ def _watch_loaders() -> None:
             epoch=getattr(sampler, "epoch", None),
             at=at,
             rng=random_state,
-            is_training=torch.is_grad_enabled(),
+            is_training=is_training,
             step=steps().count,
         )
-        if torch.is_grad_enabled():
+        if is_training:
             randomness.begin()
         return _Batches(iterate(self), number, iteration, limit, at)
 
@@ -573,6 +586,15 @@ def _watch_loaders() -> None:
         return int(whole if limit is None else min(whole, limit))
 
     DataLoader.__init__, DataLoader.__iter__, DataLoader.__len__ = made, begun, measured
+
+
+def _is_evaluating() -> bool:
+    """Whether the model that is trained was switched to evaluation last; a frozen teacher beside it does not count."""
+    reference = getattr(_local, "evaluated_module", None)
+    model = None if reference is None else reference()
+    if model is None or model.training:
+        return False
+    return any(id(p) in _wrapped if _wrapped else p.requires_grad for p in model.parameters())
 
 
 def _kind(value: Any) -> str | None:
@@ -713,6 +735,7 @@ def _watch_evaluation() -> None:
 
     @functools.wraps(original)
     def evaluate(self: Any) -> Any:
+        _local.evaluated_module = weakref.ref(self)
         if not getattr(_local, "evaluated", False):
             _local.evaluated = True
             channel().say("eval", at=place())

@@ -230,14 +230,14 @@ def not_exported(submission: Submission) -> Iterator[Finding]:
     for missing in shell_of(submission).missing:
         groups.setdefault(missing.remote, []).append(missing)
     for remote, variables in groups.items():
-        names = ", ".join(each.name for each in variables)
+        names = ", ".join(variable.name for variable in variables)
         are, first = "are" if len(variables) > 1 else "is", variables[0]
         text = f"{names} {are} empty in the quoted text: "
         text += f"{remote} passes no variables" if remote else "assigned, but not exported"
         fix = "Export the variables where they are assigned."
         if remote:
             fix = "Use double quotes around the text, or export the variables inside it."
-        starts = [each.assigned.start for each in variables if each.assigned is not None]
+        starts = [variable.assigned.start for variable in variables if variable.assigned is not None]
         is_exported = any("export" in text_of(submission, row_of(submission, start)) for start in starts)
         can_export = len(starts) == len(variables) and not remote and not is_exported
         yield Finding(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import median
 
 from ddpdoctor.facts.device import Device
 from ddpdoctor.facts.gaps import unanswered
@@ -223,6 +222,8 @@ def _likely(device: Device, reason: int, finding: Finding) -> Finding:
 
 def _peers_clock(gpu: Gpu, device: Device) -> float | None:
     """The median clock of at least two other loaded GPUs of the same model; None if this GPU has a reason or no load."""
+    from statistics import median  # imports fractions and decimal
+
     reasons = POWER_CAP | HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
     if not device.is_loaded or (device.clock_event_reasons or 0) & reasons:
         return None

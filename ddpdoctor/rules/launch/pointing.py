@@ -21,6 +21,7 @@ __all__ = [
     "before",
     "correcting",
     "every_node",
+    "instead",
     "option_text",
     "point",
     "remove",
@@ -47,6 +48,11 @@ def shown(word: Word) -> str:
     """The word as the user wrote it, cut to a readable length."""
     text = word.raw if word.raw and word.is_literal else plain(word.text)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+def instead(kind: str | None) -> tuple[str, str]:
+    """The state of a path without a file, as the end of a sentence and as a label; `kind` is what is there, if anything."""
+    return ("does not exist", "no such file") if kind is None else (f"is {kind}, not a file", kind)
 
 
 def base_name(path: str) -> str:

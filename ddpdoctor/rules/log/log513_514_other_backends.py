@@ -14,9 +14,9 @@ from ddpdoctor.rules.log.signatures import ending, retitled, shortened
 
 __all__: list[str] = []
 
-_CODED = r"\bE[A-Z]\d{4}: [^\n]{0,300}\bReason: "
+_CODED = r"\bE[A-Z]\d{4}: [^\n]{0,120}\bReason: "
 """A code of CANN with its reason."""
-_PRECISE = (re.compile(_CODED), re.compile(r"reason=\[(?!driver error:internal)"), re.compile(r"\bReason: |synStatus="))
+_PRECISE = (re.compile(r"\bReason: "), re.compile(r"reason=\[(?!driver error:internal)"), re.compile(r"synStatus="))
 """What names a reason, the most precise first."""
 _WANTED = re.compile(r"\bset (?P<setting>CCL_\w{3,40}=\w{1,40}) explicitly")
 

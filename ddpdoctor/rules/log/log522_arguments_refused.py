@@ -25,7 +25,7 @@ OTHERS = re.compile(
 _REQUIRED = re.compile(r"the following arguments are required: (?P<names>[^\n]{1,200})")
 _UNKNOWN = re.compile(r"unrecognized arguments: (?P<words>[^\n]{1,200})")
 _VALUE = re.compile(r"argument (?P<name>[^\s:]{1,100}): (?P<why>[^\n]{1,200})")
-_SCRIPT = re.compile(r"(?P<script>[\w./-]{1,200}\.py): error: ")
+_SCRIPT = re.compile(r"(?<![\w./-])(?P<script>[\w./-]{1,200}\.py): error: ")
 
 
 @cause("LOG522", "arguments-refused", Severity.ERROR, stage=CausalStage.DEATH, signatures=REFUSED)

@@ -155,7 +155,7 @@ def _not_named(launch: Launch, line: LaunchLine, plan: Plan, hosts: list[str | N
 
 
 def _is_address(name: str) -> bool:
-    return bool(re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", name))
+    return bool(re.fullmatch(r"[\d.]+|(?=[0-9a-f]*:)[0-9a-f:]+", name))
 
 
 @rdzv_host_mismatch.look

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 from ddpdoctor.dumps.rank_activity import Activity
@@ -130,6 +129,8 @@ def rank_behind(probe: Probe) -> Iterator[Finding]:
         # after, on every node before the job
         python -c "import torch"
     """
+    from statistics import median  # imports fractions and decimal
+
     times = [(r, r.import_seconds) for r in probe.ranks if r.import_seconds is not None]
     seconds = [took for _, took in times]
     usual = median(seconds) if len(seconds) > 2 else min(seconds, default=0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from ddpdoctor.facts.busbw import expected_busbw
 from ddpdoctor.facts.gaps import Why, not_here, unanswered
@@ -92,6 +91,8 @@ def slow_link(probe: Probe) -> Iterator[Finding]:
         # after: until the link is repaired
         sbatch --nodes=3 --exclude=c job.sh
     """
+    from statistics import median  # imports fractions and decimal
+
     pairs = _between_hosts(probe)
     by_cpu = _is_by_cpu(probe)
     slow = {slow_end.end for slow_end in slow_ends(pairs, by_cpu=by_cpu)}
@@ -145,6 +146,8 @@ def slow_rail(probe: Probe) -> Iterator[Finding]:
         # after, on every node: without the card of that rail, mlx5_2
         NCCL_IB_HCA=^=mlx5_2 torchrun --nnodes 4 --nproc-per-node 8 … train.py
     """
+    from statistics import median  # imports fractions and decimal
+
     rails: dict[int, list[float]] = {}
     local_ranks = {report.rank: report.local_rank for report in probe.ranks}
     for pair in _between_hosts(probe):

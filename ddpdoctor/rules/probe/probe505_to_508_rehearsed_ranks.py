@@ -86,7 +86,7 @@ def _has_other_cause(rehearsal: Rehearsal) -> bool:
         ObservationKind.SPAWN_UNDER_LAUNCHER,
         ObservationKind.FOLDER_RACE,
     )
-    return any(each.kind in causes for each in rehearsal.observations)
+    return any(observation.kind in causes for observation in rehearsal.observations)
 
 
 def _is_of_peer(rank: RehearsedRank, rehearsal: Rehearsal) -> bool:
@@ -202,9 +202,9 @@ def elsewhere(rehearsal: Rehearsal) -> Iterator[Finding]:
     from ddpdoctor.facts.rehearsal import DifferenceKind
     from ddpdoctor.rules.rehearsal.difference_findings import difference_findings
 
-    for each in difference_findings(rehearsal, DifferenceKind.ABSENT, label="the other ranks wait for this one"):
+    for finding in difference_findings(rehearsal, DifferenceKind.ABSENT, label="the other ranks wait for this one"):
         is_certain = rehearsal.difference is not None and rehearsal.difference.is_certain
-        yield each.if_certain(is_certain)
+        yield finding.if_certain(is_certain)
 
 
 @cause("PROBE508", "rehearsal-end-caught", Severity.NOTE)

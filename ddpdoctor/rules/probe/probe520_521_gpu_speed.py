@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu_speeds import published_speed
@@ -81,6 +80,8 @@ def slow_host_copies(probe: Probe) -> Iterator[Finding]:
 
 def _slow(probe: Probe, names: tuple[str, ...]) -> Iterator[Finding]:
     """Ranks whose rate is far below the others', or, where there are too few, far below the data sheet."""
+    from statistics import median  # imports fractions and decimal
+
     ranks = [rank for rank in probe.ranks if rank.rates and rank.gpu_uuid is not None]
     if not ranks:
         not_here("no GPU was measured")

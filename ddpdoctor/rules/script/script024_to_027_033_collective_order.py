@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity, Where
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rank_branches import truths
 from ddpdoctor.rules.script.rewriting import agreed, called_by_all, in_one_order, reached_by_all
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_quiet
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.simulation.divergence import (
     Divergence,
@@ -125,6 +127,7 @@ def _softer(divergence: Divergence) -> Severity | None:
 
 
 @cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.SHARDED_ON_ONE_RANK, MistakeKind.HIDDEN_ON_ONE_RANK)
 def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
 
@@ -224,6 +227,7 @@ def early_exit_in_rank_branch(script: Script) -> Iterator[Finding]:
 
 
 @cause("SCRIPT026", "rank-dependent-control-flow", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.DECIDED_ALONE)
 def rank_dependent_control_flow(script: Script) -> Iterator[Finding]:
     """Data on one rank decides whether it calls a collective.
 
@@ -287,6 +291,7 @@ def _bindings(module: Module, name: ast.Name) -> list[Binding]:
 
 
 @cause("SCRIPT027", "collective-order-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.GROUPS_CROSSED)
 def collective_order_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call collectives in different orders.
 
@@ -329,6 +334,7 @@ def collective_order_mismatch(script: Script) -> Iterator[Finding]:
 
 
 @cause("SCRIPT033", "new-group-on-some-ranks", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.GROUP_ON_ONE_RANK)
 def new_group_on_some_ranks(script: Script) -> Iterator[Finding]:
     """new_group is called by some ranks only.
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.simulation.call_arguments import ArgumentKind, unlike_arguments
 from ddpdoctor.scripts.syntax.module import modules
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.RAGGED_SHAPES)
 def collective_shape_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call one collective with different sizes.
 

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.rank_branches import in_rank_branch, ranks_reaching, truths
 from ddpdoctor.rules.script.script_questions import argument, each_rank, names_in, value
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -25,6 +27,7 @@ LOG_METHODS = frozenset(("add_scalar", "info", "log", "log_metric", "set_postfix
 
 
 @cause("SCRIPT031", "metric-keys-differ", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.KEYS_DIFFER)
 def metric_keys_differ(script: Script) -> Iterator[Finding]:
     """Metrics are synchronized with different keys on different ranks.
 

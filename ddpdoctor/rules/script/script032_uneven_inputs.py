@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.script_questions import each_rank, last_value
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES, RankContext, one_node
 from ddpdoctor.scripts.syntax.classes import only_assignment
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -24,6 +26,7 @@ _LISTINGS = ("glob.glob", "os.listdir", "os.scandir", "glob.iglob")
 
 
 @cause("SCRIPT032", "uneven-inputs", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
+@with_histories(MistakeKind.UNEVEN_LOOP, MistakeKind.RAGGED_LOOP)
 def uneven_inputs(script: Script) -> Iterator[Finding]:
     """The ranks have different numbers of batches.
 

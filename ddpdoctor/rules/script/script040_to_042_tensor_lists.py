@@ -10,6 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import (
     code,
     dist_of,
@@ -30,6 +31,7 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
@@ -59,6 +61,7 @@ _LISTS = {
         r"must be specified on (destination|source) rank",
     ),
 )
+@with_histories(MistakeKind.LIST_ON_EVERY_RANK)
 def gather_list_on_wrong_rank(script: Script) -> Iterator[Finding]:
     """gather_list or scatter_list is on the wrong rank.
 

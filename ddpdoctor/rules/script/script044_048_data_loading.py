@@ -10,9 +10,11 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import before, code, point, replace, with_keyword
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, is_alone, is_test, names_in, value
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.classes import only_assignment
@@ -50,6 +52,7 @@ def is_evaluation(module: Module, call: ast.Call) -> bool:
 
 
 @cause("SCRIPT044", "distributed-sampler-missing", Severity.ERROR)
+@with_histories(MistakeKind.SAMPLER_UNUSED)
 def distributed_sampler_missing(script: Script) -> Iterator[Finding]:
     """Every rank reads all the data.
 

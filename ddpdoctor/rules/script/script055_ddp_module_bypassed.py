@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import argument, is_quiet, is_test, last_value
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.parameters import argument_of
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT055", "ddp-module-bypassed", Severity.ERROR)
+@with_histories(MistakeKind.WRAPPER_BYPASSED)
 def ddp_module_bypassed(script: Script) -> Iterator[Finding]:
     """Training calls ddp.module, so that gradients are not averaged.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import before, code, dist_of, point, replace, safe, under, with_keyword
 from ddpdoctor.rules.script.rank_branches import RANK_WORDS, in_rank_branch, runs_one_rank_first
 from ddpdoctor.rules.script.script001_to_003_device_selection import selects
@@ -23,6 +24,7 @@ from ddpdoctor.rules.script.script_questions import (
     names_in,
     value,
 )
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice, Unknown
 from ddpdoctor.scripts.simulation.joint_paths import is_default_group_collective, program_simulations
 from ddpdoctor.scripts.simulation.trace import Event, Simulation
@@ -161,6 +163,7 @@ def _is_checkpoint(module: Module, call: ast.Call) -> bool:
     candidates=("SCRIPT060",),
     signatures=(r"PytorchStreamReader failed",),
 )
+@with_histories(MistakeKind.WRITTEN_PER_NODE)
 def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
     """All ranks write one checkpoint file.
 
@@ -215,6 +218,7 @@ def _on_one(module: Module, call: ast.Call) -> tuple[Edit, ...]:
 
 
 @cause("SCRIPT061", "checkpoint-read-before-written", Severity.ERROR, stage=CausalStage.DEATH)
+@with_histories(MistakeKind.READ_BEFORE_WRITTEN)
 def checkpoint_read_before_written(script: Script) -> Iterator[Finding]:
     """Ranks read a file that rank 0 may not have finished.
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.simulation.joint_paths import program_simulations
 from ddpdoctor.scripts.simulation.subgroups import group_members
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT556", "group-used-by-outsider", Severity.WARNING)
+@with_histories(MistakeKind.GROUP_OF_OTHERS)
 def group_used_by_outsider(script: Script) -> Iterator[Finding]:
     """A rank calls a collective of a group that it is not a member of.
 

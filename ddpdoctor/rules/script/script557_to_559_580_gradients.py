@@ -10,9 +10,11 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.late_pattern import pattern
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import after, code, dist_of, point
 from ddpdoctor.rules.script.rank_branches import blocks
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_quiet, is_test, names_in
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function, inner
@@ -33,6 +35,7 @@ _LOADS = ("torch.load", "dist.broadcast", "dist.broadcast_object_list", "dist._b
 
 
 @cause("SCRIPT557", "gathered-tensors-without-gradient", Severity.ERROR)
+@with_histories(MistakeKind.GATHERED_WITHOUT_GRADIENT)
 def gathered_tensors_without_gradient(script: Script) -> Iterator[Finding]:
     """A loss is computed from the outputs of all_gather, which have no gradient.
 
@@ -167,6 +170,7 @@ def _is_loss(module: Module, call: ast.Call) -> bool:
 
 
 @cause("SCRIPT558", "loss-reduced-before-backward", Severity.WARNING)
+@with_histories(MistakeKind.LOSS_REDUCED)
 def loss_reduced_before_backward(script: Script) -> Iterator[Finding]:
     """The loss is all-reduced in place before its backward pass.
 
@@ -292,6 +296,7 @@ def _divides(module: Module) -> bool:
 
 
 @cause("SCRIPT580", "parameters-never-broadcast", Severity.ERROR)
+@with_histories(MistakeKind.UNLIKE_START)
 def parameters_never_broadcast(script: Script) -> Iterator[Finding]:
     """Gradients are averaged by hand, but the models start with different parameters.
 

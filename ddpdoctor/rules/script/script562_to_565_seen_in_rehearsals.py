@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.scripts.histories.record import MistakeKind
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT562", "collective-list-length-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-def collective_list_length_mismatch() -> None:
+def collective_list_length_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks pass lists of different lengths to one collective.
 
     ## Why it matters
@@ -36,6 +39,7 @@ def collective_list_length_mismatch() -> None:
     ## Source
     torch/distributed/distributed_c10d.py, broadcast_object_list: the lists "must be of equal sizes" on all ranks.
     """
+    yield from history_findings(script, MistakeKind.LIST_OF_NODE)
 
 
 @collective_list_length_mismatch.look

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, moved, point, safe
 from ddpdoctor.rules.script.script_questions import argument, has_more, is_test
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.syntax.module import Module, modules
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT581", "no-sync-around-last-micro-batch", Severity.ERROR)
+@with_histories(MistakeKind.TAIL_NOT_SYNCHRONIZED)
 def no_sync_around_last_micro_batch(script: Script) -> Iterator[Finding]:
     """All backward passes run under no_sync, also the last one before the optimizer steps.
 
@@ -82,6 +85,7 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 @cause("SCRIPT582", "requires-grad-changed-after-ddp", Severity.ERROR)
+@with_histories(MistakeKind.CHANGED_AFTER_WRAP, MistakeKind.UNFROZEN_AFTER_WRAP)
 def requires_grad_changed_after_ddp(script: Script) -> Iterator[Finding]:
     """Parameters are frozen or unfrozen after DDP has wrapped the model.
 
@@ -169,6 +173,7 @@ def _follows(module: Module, made: ast.Call, at: ast.AST) -> bool:
 
 
 @cause("SCRIPT583", "syncbn-after-ddp", Severity.WARNING)
+@with_histories(MistakeKind.SYNCBN_AFTER_WRAP)
 def syncbn_after_ddp(script: Script) -> Iterator[Finding]:
     """convert_sync_batchnorm gets a model that DDP has already wrapped.
 

@@ -10,6 +10,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, dist_of, point, replace, with_keyword
 from ddpdoctor.rules.script.script_questions import (
     LOCAL_RANKS,
@@ -21,6 +22,7 @@ from ddpdoctor.rules.script.script_questions import (
     names_in,
     start_of,
 )
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.interpreter.simulated_job import TWO_NODES
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -34,6 +36,7 @@ _SEEDS = ("seed", "set_state", "setstate")
 
 
 @cause("SCRIPT585", "sampler-rank-is-local-rank", Severity.ERROR)
+@with_histories(MistakeKind.SAMPLER_OF_NODE)
 def sampler_rank_is_local_rank(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """A DistributedSampler gets the local rank as its rank.
 
@@ -72,6 +75,9 @@ def sampler_rank_is_local_rank(script: Script, launch: Launch | None = None) -> 
 
 
 @cause("SCRIPT586", "data-order-differs-by-rank", Severity.ERROR)
+@with_histories(
+    MistakeKind.SPLIT_DIFFERS, MistakeKind.ORDER_DIFFERS, MistakeKind.HASH_OF_TEXT, MistakeKind.SAMPLER_SEED_DIFFERS
+)
 def data_order_differs_by_rank(script: Script) -> Iterator[Finding]:
     """Each rank shuffles or splits the data in its own order before it takes its part.
 
@@ -193,6 +199,7 @@ def _is_divided(module: Module, call: ast.Call, name: str) -> bool:
 
 
 @cause("SCRIPT592", "tensor-parallel-data-differs", Severity.ERROR)
+@with_histories(MistakeKind.SAMPLER_OF_TENSOR_PEERS)
 def tensor_parallel_data_differs(script: Script) -> Iterator[Finding]:
     """The ranks of one tensor-parallel group read different batches.
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, moved, point, replace, safe
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import argument, has_more, is_test, names_in
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -22,6 +24,7 @@ _CHOICES = (ast.If, ast.IfExp, ast.Try)
 
 
 @cause("SCRIPT587", "optimizer-holds-old-parameters", Severity.ERROR)
+@with_histories(MistakeKind.OLD_PARAMETERS)
 def optimizer_holds_old_parameters(script: Script) -> Iterator[Finding]:
     """The optimizer is created before the parameters that it should update.
 
@@ -112,6 +115,7 @@ def _is_used(module: Module, one: ast.stmt, two: ast.stmt) -> bool:
 
 
 @cause("SCRIPT588", "clip-grad-norm-of-shards", Severity.ERROR)
+@with_histories(MistakeKind.CLIPPED_SHARD)
 def clip_grad_norm_of_shards(script: Script) -> Iterator[Finding]:
     """clip_grad_norm_ of torch.nn.utils gets the shards of an FSDP model.
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import each_rank, is_test
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.syntax.module import Module, modules
 
@@ -22,6 +24,7 @@ _PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
 
 
 @cause("SCRIPT593", "scheduler-steps-on-local-metric", Severity.ERROR)
+@with_histories(MistakeKind.SCHEDULER_LOCAL)
 def scheduler_steps_on_local_metric(script: Script) -> Iterator[Finding]:
     """ReduceLROnPlateau gets a metric that differs between the ranks.
 

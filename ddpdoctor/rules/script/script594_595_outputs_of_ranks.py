@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import after, code, dist_of, point
 from ddpdoctor.rules.script.rank_branches import in_rank_branch
 from ddpdoctor.rules.script.script_questions import has_more, is_distributed, is_test, names_in
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.loops import is_synchronized
 from ddpdoctor.scripts.simulation.joint_paths import program_simulations
 from ddpdoctor.scripts.syntax.index import Bound
@@ -90,6 +92,7 @@ def _is_spawned(module: Module, node: ast.AST) -> bool:
 
 
 @cause("SCRIPT595", "run-folder-differs-between-ranks", Severity.WARNING)
+@with_histories(MistakeKind.FOLDER_DIFFERS)
 def run_folder_differs_between_ranks(script: Script) -> Iterator[Finding]:
     """Each rank names the run folder from its own clock or random number.
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_test, last_value, value
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
 from ddpdoctor.scripts.syntax.nodes import Function
@@ -18,6 +20,7 @@ _RELAXED = ("find_unused_parameters", "static_graph")
 
 
 @cause("SCRIPT599", "forward-depends-on-rank", Severity.ERROR)
+@with_histories(MistakeKind.FORWARD_RANDOM)
 def forward_depends_on_rank(script: Script) -> Iterator[Finding]:
     """The rank decides which layers of a DDP model run.
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.launch.record import Launch
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.rules.script.pointing import code, point
+from ddpdoctor.rules.script.script_questions import start_of, value
+from ddpdoctor.scripts.histories.record import MistakeKind
+from ddpdoctor.scripts.syntax.module import modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT600", "same-random-numbers-on-all-ranks", Severity.WARNING)
-def same_random_numbers_on_all_ranks() -> None:
+def same_random_numbers_on_all_ranks(script: Script) -> Iterator[Finding]:
     """The ranks read different samples, and draw the same random numbers for them.
 
     ## Why it matters
@@ -32,6 +39,7 @@ def same_random_numbers_on_all_ranks() -> None:
         # after
         torch.manual_seed(42 + dist.get_rank())
     """
+    yield from history_findings(script, MistakeKind.SAME_DRAWS)
 
 
 @same_random_numbers_on_all_ranks.look
@@ -50,7 +58,7 @@ def drawn_alike(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT601", "schedule-longer-than-training", Severity.WARNING)
-def schedule_longer_than_training() -> None:
+def schedule_longer_than_training(script: Script) -> Iterator[Finding]:
     """A learning rate schedule counts all steps, but each rank makes only its share.
 
     ## Why it matters
@@ -66,6 +74,7 @@ def schedule_longer_than_training() -> None:
         # after
         schedule = OneCycleLR(optimizer, max_lr=0.1, total_steps=epochs * len(loader))
     """
+    yield from history_findings(script, MistakeKind.SCHEDULE_TOO_LONG)
 
 
 @schedule_longer_than_training.look
@@ -86,7 +95,7 @@ def too_long(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT602", "spawn-under-launcher", Severity.ERROR, stage=CausalStage.RANK_ERROR)
-def spawn_under_launcher() -> None:
+def spawn_under_launcher(script: Script, launch: Launch | None = None) -> Iterator[Finding]:
     """Every process that the launcher starts spawns a whole set of ranks itself.
 
     ## Why it matters
@@ -98,11 +107,26 @@ def spawn_under_launcher() -> None:
 
     ## Example
         # before
-        torchrun --nproc-per-node 4 train.py  # train.py calls mp.spawn
+        # torchrun --nproc-per-node 4 train.py
+        mp.spawn(worker, nprocs=4)
 
         # after
-        python train.py
+        # torchrun --nproc-per-node 4 train.py
+        worker(int(os.environ["LOCAL_RANK"]))
     """
+    for module in modules(script):
+        start = start_of(module, launch)
+        several = start is not None and start.gives_ranks and (start.world is None or start.world > 1)
+        for spawn in module.spawns if several else ():
+            alone = spawn.count is None or value(module, spawn.count) == 1
+            if spawn.how == "spawn" and not alone:
+                yield point(
+                    module,
+                    spawn.call,
+                    f"every process of the launcher starts {code(module, spawn.call.func)} with a whole set of ranks",
+                    "either the launcher or mp.spawn",
+                    label="the launcher has already started the ranks",
+                )
 
 
 @spawn_under_launcher.look
@@ -121,7 +145,7 @@ def spawned_by_ranks(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT603", "gradients-divided-twice", Severity.WARNING)
-def gradients_divided_twice() -> None:
+def gradients_divided_twice(script: Script) -> Iterator[Finding]:
     """Gradients that are averaged over the ranks are divided by the number of ranks once more.
 
     ## Why it matters
@@ -141,6 +165,7 @@ def gradients_divided_twice() -> None:
     ## Source
     torch/nn/parallel/distributed.py: "the gradients from each node are averaged".
     """
+    yield from history_findings(script, MistakeKind.AVERAGED_TWICE, MistakeKind.LOSS_DIVIDED)
 
 
 @gradients_divided_twice.look
@@ -159,7 +184,7 @@ def divided_again(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT604", "gradients-unscaled-before-reduce", Severity.ERROR)
-def gradients_unscaled_before_reduce() -> None:
+def gradients_unscaled_before_reduce(script: Script) -> Iterator[Finding]:
     """A GradScaler looks for infinite gradients before the ranks reduce them.
 
     ## Why it matters
@@ -183,6 +208,7 @@ def gradients_unscaled_before_reduce() -> None:
     ## Source
     torch/amp/grad_scaler.py: unscale_ records found_inf for each device of this process.
     """
+    yield from history_findings(script, MistakeKind.UNSCALED_TOO_EARLY)
 
 
 @gradients_unscaled_before_reduce.look

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.scripts.histories.record import MistakeKind
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT610", "gradients-not-the-average", Severity.ERROR)
-def gradients_not_the_average() -> None:
+def gradients_not_the_average(script: Script) -> Iterator[Finding]:
     """The optimizer uses a multiple of the average gradient of the ranks.
 
     ## Why it matters
@@ -21,8 +24,9 @@ def gradients_not_the_average() -> None:
     diverges or is slow on another cluster.
 
     ## Fix
-    Divide by the size of the group that summed: `dist.get_world_size()`, not `torch.cuda.device_count()`. With `ReduceOp.AVG` or
-    DDP do not divide.
+    Divide by the size of the group that summed: `dist.get_world_size()`, not `torch.cuda.device_count()`.
+
+    With `ReduceOp.AVG` or DDP do not divide.
 
     ## Example
         # before
@@ -33,6 +37,7 @@ def gradients_not_the_average() -> None:
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
     """
+    yield from history_findings(script, MistakeKind.DIVIDED_BY_NODE)
 
 
 @gradients_not_the_average.look
@@ -54,7 +59,7 @@ def not_the_average(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT611", "loss-divided-by-global-sum", Severity.ERROR)
-def loss_divided_by_global_sum() -> None:
+def loss_divided_by_global_sum(script: Script) -> Iterator[Finding]:
     """A loss is divided by a count of all ranks, although DDP averages the gradients.
 
     ## Why it matters
@@ -78,6 +83,7 @@ def loss_divided_by_global_sum() -> None:
     ## Source
     torch/nn/parallel/distributed.py: "the gradients from each node are averaged".
     """
+    yield from history_findings(script, MistakeKind.LOSS_DIVIDED_BY_SUM)
 
 
 @loss_divided_by_global_sum.look
@@ -98,7 +104,7 @@ def divided_by_global_sum(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT612", "running-total-reduced-in-place", Severity.ERROR)
-def running_total_reduced_in_place() -> None:
+def running_total_reduced_in_place(script: Script) -> Iterator[Finding]:
     """A tensor that holds a sum over the ranks is added to and summed again.
 
     ## Why it matters
@@ -106,7 +112,9 @@ def running_total_reduced_in_place() -> None:
     with each report, and no error says so.
 
     ## Fix
-    Reduce a copy: `total = local.clone()`, `dist.all_reduce(total)`. Or set the tensor to zero after each reduction.
+    Reduce a copy: `total = local.clone()`, `dist.all_reduce(total)`.
+
+    Or set the tensor to zero after each reduction.
 
     ## Example
         # before
@@ -118,6 +126,7 @@ def running_total_reduced_in_place() -> None:
         summed = totals.clone()
         dist.all_reduce(summed)
     """
+    yield from history_findings(script, MistakeKind.TOTAL_REDUCED_AGAIN)
 
 
 @running_total_reduced_in_place.look
@@ -175,7 +184,7 @@ def unequal_parts(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT614", "evaluated-models-differ", Severity.WARNING)
-def evaluated_models_differ() -> None:
+def evaluated_models_differ(script: Script) -> Iterator[Finding]:
     """All ranks evaluate a model whose parameters or buffers differ between ranks.
 
     ## Why it matters
@@ -184,7 +193,9 @@ def evaluated_models_differ() -> None:
     `broadcast_buffers=False`.
 
     ## Fix
-    Update the average on all ranks, or broadcast it before the evaluation. For BatchNorm keep `broadcast_buffers=True`, use
+    Update the average on all ranks, or broadcast it before the evaluation.
+
+    For BatchNorm keep `broadcast_buffers=True`, use
     SyncBatchNorm, or average the buffers.
 
     ## Example
@@ -197,6 +208,7 @@ def evaluated_models_differ() -> None:
         ema.update(model.module)
         score = evaluate(ema)
     """
+    yield from history_findings(script, MistakeKind.UPDATED_ON_ONE_RANK, MistakeKind.BUFFERS_APART)
 
 
 @evaluated_models_differ.look
@@ -225,7 +237,9 @@ def checkpoint_keys_do_not_match() -> None:
     `_orig_mod.` of a compiled one.
 
     ## Fix
-    Save `model.module.state_dict()`, or remove the prefix before loading. Use `strict=True` (the default) or check the returned
+    Save `model.module.state_dict()`, or remove the prefix before loading.
+
+    Use `strict=True` (the default) or check the returned
     `missing_keys`.
 
     ## Example
@@ -258,7 +272,7 @@ def nothing_loaded(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT616", "samples-repeated-by-workers", Severity.ERROR)
-def samples_repeated_by_workers() -> None:
+def samples_repeated_by_workers(script: Script) -> Iterator[Finding]:
     """Every worker of a DataLoader reads the whole stream of its rank.
 
     ## Why it matters
@@ -281,6 +295,7 @@ def samples_repeated_by_workers() -> None:
     ## Source
     torch/utils/data/dataset.py: IterableDataset, "each worker process has a different copy of the dataset object".
     """
+    yield from history_findings(script, MistakeKind.STREAM_NOT_SPLIT_BY_WORKER)
 
 
 @samples_repeated_by_workers.look

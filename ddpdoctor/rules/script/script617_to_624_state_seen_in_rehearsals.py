@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.scripts.histories.record import MistakeKind
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT617", "epoch-replayed", Severity.WARNING)
-def epoch_replayed() -> None:
+def epoch_replayed(script: Script) -> Iterator[Finding]:
     """A shuffling loader is read once, and its batches are used for all epochs.
 
     ## Why it matters
@@ -36,6 +39,7 @@ def epoch_replayed() -> None:
     ## Source
     Python's itertools.cycle: "saves a copy of each" element.
     """
+    yield from history_findings(script, MistakeKind.LOADER_CYCLED)
 
 
 @epoch_replayed.look
@@ -54,7 +58,7 @@ def replayed(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT618", "replicated-tensor-differs", Severity.ERROR)
-def replicated_tensor_differs() -> None:
+def replicated_tensor_differs(script: Script) -> Iterator[Finding]:
     """A DTensor is declared replicated, but its local values differ between ranks.
 
     ## Why it matters
@@ -76,6 +80,7 @@ def replicated_tensor_differs() -> None:
     ## Source
     torch/distributed/tensor/_api.py, DTensor.from_local: "it is the user's responsibility" to pass consistent values.
     """
+    yield from history_findings(script, MistakeKind.REPLICA_DIFFERS)
 
 
 @replicated_tensor_differs.look
@@ -130,7 +135,7 @@ def rates_differ(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT620", "node-local-file-missing", Severity.ERROR, stage=CausalStage.RANK_ERROR)
-def node_local_file_missing() -> None:
+def node_local_file_missing(script: Script) -> Iterator[Finding]:
     """One rank writes a file on its node, and ranks of other nodes read it.
 
     ## Why it matters
@@ -138,7 +143,9 @@ def node_local_file_missing() -> None:
     end with `FileNotFoundError`, or read an old file.
 
     ## Fix
-    Let one rank per node write: `if local_rank == 0`. Or write to a shared folder.
+    Let one rank per node write: `if local_rank == 0`.
+
+    Or write to a shared folder.
 
     ## Example
         # before
@@ -153,6 +160,7 @@ def node_local_file_missing() -> None:
         dist.barrier()
         data = torch.load("/tmp/data.pt")
     """
+    yield from history_findings(script, MistakeKind.NOT_ON_EVERY_NODE)
 
 
 @node_local_file_missing.look
@@ -171,7 +179,7 @@ def missing_on_other_nodes(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT621", "shards-scaled-by-local-norm", Severity.ERROR)
-def shards_scaled_by_local_norm() -> None:
+def shards_scaled_by_local_norm(script: Script) -> Iterator[Finding]:
     """Each rank clips its shards of the gradients by its own norm.
 
     ## Why it matters
@@ -190,6 +198,7 @@ def shards_scaled_by_local_norm() -> None:
         dist.all_reduce(total)
         scale = max_norm / total.sqrt()
     """
+    yield from history_findings(script, MistakeKind.SHARD_SCALED)
 
 
 @shards_scaled_by_local_norm.look
@@ -208,7 +217,7 @@ def scaled_shards(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT622", "model-moved-after-ddp", Severity.WARNING)
-def model_moved_after_ddp() -> None:
+def model_moved_after_ddp(script: Script) -> Iterator[Finding]:
     """The parameters of a DDP model are moved to another type of device after its construction.
 
     ## Why it matters
@@ -231,6 +240,7 @@ def model_moved_after_ddp() -> None:
     ## Source
     torch/nn/parallel/distributed.py: the reducer registers a hook on each parameter's gradient accumulator at construction.
     """
+    yield from history_findings(script, MistakeKind.MOVED_AFTER_WRAP)
 
 
 @model_moved_after_ddp.look
@@ -294,7 +304,7 @@ def padding_counted(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 
 @cause("SCRIPT624", "collectives-in-set-order", Severity.ERROR)
-def collectives_in_set_order() -> None:
+def collectives_in_set_order(script: Script) -> Iterator[Finding]:
     """A loop over a set of strings calls a collective for each of them.
 
     ## Why it matters
@@ -316,6 +326,7 @@ def collectives_in_set_order() -> None:
     ## Source
     Python documentation, PYTHONHASHSEED: hashes of str are "salted" with a random value.
     """
+    yield from history_findings(script, MistakeKind.SET_ORDER)
 
 
 @collectives_in_set_order.look

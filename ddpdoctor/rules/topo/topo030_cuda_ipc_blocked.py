@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.facts.environ import Environ
+from ddpdoctor.facts.gaps import not_here
 from ddpdoctor.facts.gpu import Gpu
 from ddpdoctor.findings import Evidence, Finding, Severity
 from ddpdoctor.rules import cause
@@ -49,7 +50,8 @@ def cuda_ipc_blocked(environ: Environ, gpu: Gpu) -> Iterator[Finding]:
     ## Source
     CUDA programming guide, interprocess communication; nvmlDeviceGetVirtualizationMode returns 2 for a virtual GPU.
     """
-    gpu.answering()
+    if all(device.virtualization_mode is None for device in gpu.answering()):
+        not_here("no GPU reports whether it is virtual")
     if environ.settings.get("NCCL_P2P_DISABLE") == "1":
         return
     shared = [d for d in gpu.answering() if d.virtualization_mode == VGPU]

@@ -187,7 +187,7 @@ def ranks_that_are_no_numbers(submission: Submission) -> Iterator[Finding]:
     for task, layer in launchers_of(submission):
         given = layer.given("node_rank")
         value = None if given is None else given.value
-        if given is not None and value and is_known(value) and re.fullmatch(r"[\w.-]*[A-Za-z_][\w.-]*", value):
+        if given is not None and value and is_known(value) and re.fullmatch(r"(?=[\w.-]*[A-Za-z_])[\w.-]+", value):
             text = f"--node-rank={value:.20} on {task.host:.40} is not a number"
             mark = mark_of(task, given.value_word)
             yield at_mark(submission, mark, text, seen=value, expected="a number", label="not a number in this pod")

@@ -74,7 +74,7 @@ def sbatch_option_after_command(submission: Submission) -> Iterator[Finding]:
         return
     worst = next((each for each in late if _SIZES.match(text_of(submission, each))), late[0])
     is_size = _SIZES.match(text_of(submission, worst)) is not None
-    option = re.sub(r"\s#.*|\s+$", "", text_of(submission, worst))
+    option = re.sub(r"\s#.*|(?<!\s)\s+$", "", text_of(submission, worst))
     more = f" and {len(late) - 1} more" if len(late) > 1 else ""
     verb = "it is" if len(late) == 1 else "they are"
     yield Finding(

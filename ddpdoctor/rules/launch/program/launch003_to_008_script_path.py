@@ -15,7 +15,7 @@ from ddpdoctor.facts.launch.words import SpanEdit, Word
 from ddpdoctor.facts.startup import LookupKind, LookupResult, Startup
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import base_name, before, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.pointing import base_name, before, instead, point, remove, replace_word, shown
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -86,10 +86,11 @@ def script_not_found(launch: Launch, startup: Startup | None = None) -> Iterator
         if facts.similar is not None and script.known is not None:
             folder = script.text.rpartition("/")
             edits = [replace_word(script, f"{folder[0]}{folder[1]}{facts.similar}")]
-        label = f"did you mean {facts.similar}?" if facts.similar else "no such file"
-        text = f"{_cut(script)} does not exist"
+        state, label = instead(facts.kind)
+        label = f"did you mean {facts.similar}?" if facts.similar else label
+        text = f"{_cut(script)} {state}"
         place = facts.path.removesuffix(script.text).rstrip("/")
-        if place != facts.path and len(text) + len(place) < 58:
+        if facts.kind is None and place != facts.path and len(text) + len(place) < 58:
             text += f" in {place}"
         # A job file is written for another machine: without a script of nearly this name here, it may well be right.
         severity = Severity.NOTE if line.file is not None and facts.similar is None else None

@@ -9,7 +9,7 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.pointing import point
+from ddpdoctor.rules.launch.pointing import instead, point
 
 LONGEST = 58
 _LOCAL_ONLY = "deepspeed only warns `Unable to find hostfile` and trains on the GPUs of this machine alone."
@@ -51,10 +51,12 @@ def launcher_file_not_found(launch: Launch) -> Iterator[Finding]:
     for line in launch.lines:
         if line.file is not None:
             continue  # it is written for another machine, or writes the file itself
-        for given in line.missing_files:
+        for missing in line.missing_files:
+            given = missing.given
             layer = next(layer for layer in line.layers if given in layer.reading.given)
-            text = f"{given.value:.40} does not exist"
-            if line.cwd is not None and len(text) + len(line.cwd) < LONGEST:
+            state, label = instead(missing.kind)
+            text = f"{given.value:.40} {state}"
+            if missing.kind is None and line.cwd is not None and len(text) + len(line.cwd) < LONGEST:
                 text += f" in {line.cwd}"
-            finding = point(launch, line, given.value_word, text, "an existing file", label="no such file")
+            finding = point(launch, line, given.value_word, text, "an existing file", label=label)
             yield replace(finding, why=_LOCAL_ONLY if layer.launcher is LauncherKind.DEEPSPEED else "")

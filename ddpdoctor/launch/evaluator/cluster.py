@@ -12,11 +12,23 @@ from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin, Value
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["MOST_NODES", "Allocation", "allocation_of", "components_of", "host_list", "number_of", "option"]
+__all__ = [
+    "MOST_NODES",
+    "SUBMIT_HOST",
+    "Allocation",
+    "allocation_of",
+    "components_of",
+    "host_list",
+    "number_of",
+    "option",
+]
 
 MOST_NODES = 128
 """Hosts that are imagined: more would show nothing new."""
-JOB_ID = "4711"
+JOB_ID = "7504711"
+"""As large as the ids of a cluster that has run for some years: no port."""
+SUBMIT_HOST = "login-node"
+"""Where a job is submitted; no rank runs there."""
 _GRES = re.compile(r"(?:^|,)gpu(?::[A-Za-z][\w.-]*)?(?::(\d{1,3}))?(?=$|,|\()")
 
 
@@ -69,6 +81,7 @@ class Allocation:
             "SLURM_JOB_NODELIST": host_list(self.hosts),
             "SLURM_NODELIST": host_list(self.hosts),
             "SLURM_SUBMIT_DIR": "\0",
+            "SLURM_SUBMIT_HOST": SUBMIT_HOST,
             "SLURM_JOB_NAME": "\0",
         }
         if self.tasks is not None or self.tasks_per_node is not None:

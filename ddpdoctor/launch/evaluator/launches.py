@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
-from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation
+from ddpdoctor.launch.evaluator.cluster import MOST_NODES, SUBMIT_HOST, Allocation
 from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import (
     ImaginedRun,
@@ -109,7 +109,7 @@ class _Runner:
             allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
         )
         if not allocation.scheduler and _SUBMITS.search(text):
-            place = replace(place, hostname="login-node")
+            place = replace(place, hostname=SUBMIT_HOST)
         outside = {name: Value(value) for name, value in environ.items()}
         given = allocation.environ()
         if folder is not None:  # taken to be submitted from the folder of the file

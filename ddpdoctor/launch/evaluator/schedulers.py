@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, components_of
+from ddpdoctor.launch.evaluator.cluster import MOST_NODES, SUBMIT_HOST, Allocation, components_of
 from ddpdoctor.launch.evaluator.tools import UNSORTED_HOST
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layers, option_places
@@ -96,6 +96,7 @@ def _pbs(rows: list[tuple[str, Origin]]) -> Allocation:
         "PBS_JOBID": Value("4711[1].pbs" if array else "4711.pbs", varies=varies),
         "PBS_NODEFILE": Value(PBS_NODEFILE),
         "PBS_O_WORKDIR": Value("\0"),
+        "PBS_O_HOST": Value(SUBMIT_HOST),
         "PBS_ENVIRONMENT": Value("PBS_BATCH"),
         **(dict.fromkeys(("PBS_ARRAY_INDEX", "PBS_ARRAYID"), Value("1", varies=varies)) if array else {}),
     }
@@ -130,6 +131,7 @@ def _lsf(rows: list[tuple[str, Origin]]) -> Allocation:
         **({"LSB_JOBINDEX": _ARRAY_TASK} if is_array else {}),
         "LSB_DJOB_HOSTFILE": Value(LSF_HOSTFILE),
         "LS_SUBCWD": Value("\0"),
+        "LSB_SUB_HOST": Value(SUBMIT_HOST),
         "LSB_HOSTS": Value(" ".join(hosts)) if nodes is not None else Value("\0"),
         "LSB_MCPU_HOSTS": Value(" ".join(f"{host} {tile or 1}" for host in hosts)) if nodes else Value("\0"),
     }
@@ -210,6 +212,7 @@ def _sge(rows: list[tuple[str, Origin]]) -> Allocation:
         "PE_HOSTFILE": Value(SGE_HOSTFILE if environment or named else "\0"),
         "SGE_JOB_HOSTLIST": Value(SGE_HOSTLIST),
         "SGE_O_WORKDIR": Value("\0"),
+        "SGE_O_HOST": Value(SUBMIT_HOST),
         "HOSTNAME": Value(hosts[0], varies=frozenset((NODE,))),
     }
     listed = "".join(f"{host} {on_host} all.q@{host} UNDEFINED\n" for host in hosts)

@@ -33,7 +33,7 @@ CHECK_SECONDS = 3.0
 READ_SECONDS = 10.0
 """Time limit for one file: the largest in public repositories take 1 s."""
 
-_SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
+_SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub|pbs|lsf|bsub|sge)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dockerfile)(?:\.[\w-]+)?$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")

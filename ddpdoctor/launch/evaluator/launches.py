@@ -103,6 +103,7 @@ class _Runner:
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
         unset = _OF_MPI_TASKS - environ.keys() if _STARTS_MPI.search(text) else frozenset()
+        unset |= {"PDSH_RANK"} - environ.keys()  # pdsh puts the number of a host where its command has %n
         if _STARTS_FLUX.search(text):
             unset |= {"FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"} - environ.keys()
         place = Place(

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.nodes import Form, Nodes, Stranger
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.rendezvous import DEFAULT_PORT
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of, option_edit
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, is_varied, mark_of, option_edit
 from ddpdoctor.rules.node_findings import named, only_met
 
 Started = tuple[Step, Task, Agent]
@@ -230,7 +229,7 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
             continue
         mark = mark_of(task, word)
         grant = submission.grant
-        if grant.is_array and not grant.takes_whole_nodes and not _is_varied(task, word):
+        if grant.is_array and not grant.takes_whole_nodes and not is_varied(task, word):
             text = f"port {plan.port} is used by every job of the array, which may share a node"
             yield at_mark(
                 submission,
@@ -249,10 +248,3 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
                 submission, mark, text, seen=str(plan.port), expected="one port per job", label="vary the port"
             )
             return
-
-
-def _is_varied(task: Task, word: Word) -> bool:
-    """Whether the port differs in each job of an array."""
-    words = enumerate(task.line.argv)
-    index = next((i for i, own in words if own.start <= word.start < max(own.end, own.start + 1)), None)
-    return index in task.varying

@@ -18,7 +18,7 @@ __all__ = ["folder_inputs", "line_inputs", "subject_of"]
 MOST_LISTED = 1000
 """Files of one folder that are listed with the reason why they were not judged; of more, only the number is given."""
 BATCH = (".sbatch", ".slurm")
-JOB_FILES = (".sh", ".bash", ".ksh", ".job", ".qsub", *BATCH, ".yaml", ".yml")
+JOB_FILES = (".sh", ".bash", ".ksh", ".job", ".qsub", ".pbs", ".lsf", ".bsub", ".sge", *BATCH, ".yaml", ".yml")
 
 
 def line_inputs(launch: Launch | None, facts: Path | None, failures: Sequence[str]) -> list[ExaminedInput]:

@@ -33,12 +33,14 @@ CHECK_SECONDS = 3.0
 READ_SECONDS = 10.0
 """Time limit for one file: the largest in public repositories take 1 s."""
 
-_SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub)$")
+_SHELL_NAME = re.compile(r"\.(sh|bash|ksh|sbatch|slurm|job|qsub|pbs|lsf|bsub|sge)$")
 _YAML_NAME = re.compile(r"\.(ya?ml|json)$")
 _DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dockerfile)(?:\.[\w-]+)?$")
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
-_LAUNCHES = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH")
+_LAUNCHES = re.compile(
+    rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH|\bssh\b.*\bbash \S+\.sh\b"
+)
 _SHELL_FIRST = re.compile(r"#!.{0,200}?\b(?:bash|sh|dash|ksh)\b")
 
 

@@ -124,7 +124,8 @@ class Grant:
 
     `scheduler` is its name, "" without one. `tasks` and `tasks_per_node` are those that the file asks for. `is_array`:
     several jobs of the file run at the same time, on nodes that others share unless `takes_whole_nodes`. `parts` are the
-    components of a heterogeneous job. `batch_host` runs the script, and no rank. `places` are where its options stand.
+    components of a heterogeneous job. `batch_host` runs the script, and no rank; `submit_host`
+    is what the scheduler names as the host of the submission. `places` are where its options stand.
     """
 
     scheduler: str = ""
@@ -136,6 +137,7 @@ class Grant:
     is_array: bool = False
     takes_whole_nodes: bool = False
     batch_host: str = ""
+    submit_host: str = ""
     parts: tuple[Part, ...] = ()
     places: dict[str, Mark] = field(default_factory=dict)
 

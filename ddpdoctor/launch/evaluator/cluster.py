@@ -12,11 +12,25 @@ from ddpdoctor.launch.evaluator.tools import host_names
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, TASK, Origin, Value
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["MOST_NODES", "Allocation", "allocation_of", "components_of", "host_list", "number_of", "option"]
+__all__ = [
+    "MOST_NODES",
+    "SUBMIT_HOST",
+    "Allocation",
+    "allocation_of",
+    "array_task",
+    "components_of",
+    "host_list",
+    "last_index",
+    "number_of",
+    "option",
+]
 
 MOST_NODES = 128
 """Hosts that are imagined: more would show nothing new."""
-JOB_ID = "4711"
+JOB_ID = "7504711"
+"""As large as the ids of a cluster that has run for some years: no port."""
+SUBMIT_HOST = "login-node"
+"""Where a job is submitted; no rank runs there."""
 _GRES = re.compile(r"(?:^|,)gpu(?::[A-Za-z][\w.-]*)?(?::(\d{1,3}))?(?=$|,|\()")
 
 
@@ -27,7 +41,8 @@ class Allocation:
     `hosts` are the names of its nodes, `tasks` and `tasks_per_node` what `srun` starts without options of its own.
     `gpus_per_task`: each task sees only so many. `components` are the parts of a heterogeneous job, () for any other.
     `places` are where the options stand, by their long names. `variables` and `texts` are what a scheduler other than Slurm
-    sets and writes; `scheduler` is its name. `takes_whole_nodes`: no other job runs on its nodes. `batch_host` runs the
+    sets and writes; `scheduler` is its name.
+    `last_of_array` is the last index of an array. `takes_whole_nodes`: no other job runs on its nodes. `batch_host` runs the
     script where that is no host of the job.
     """
 
@@ -37,6 +52,7 @@ class Allocation:
     gpus_per_node: int | None = None
     cpus_per_task: int | None = None
     is_array: bool = False
+    last_of_array: int | None = None
     is_slurm: bool = False
     nodes_are_known: bool = True
     gpus_per_task: int | None = None
@@ -69,6 +85,7 @@ class Allocation:
             "SLURM_JOB_NODELIST": host_list(self.hosts),
             "SLURM_NODELIST": host_list(self.hosts),
             "SLURM_SUBMIT_DIR": "\0",
+            "SLURM_SUBMIT_HOST": SUBMIT_HOST,
             "SLURM_JOB_NAME": "\0",
         }
         if self.tasks is not None or self.tasks_per_node is not None:
@@ -87,7 +104,8 @@ class Allocation:
         )
         varying["SLURMD_NODENAME"] = Value(self.hosts[0], varies=frozenset((NODE,)))
         if self.is_array:
-            varying |= dict.fromkeys(("SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID", "SLURM_JOBID"), _ARRAY_TASK)
+            varying |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), Value("1", varies=frozenset((ARRAY,))))
+            varying["SLURM_ARRAY_TASK_ID"] = array_task(self.last_of_array)
             fixed["SLURM_ARRAY_JOB_ID"] = JOB_ID
         if self.exports is not None and self.exports.upper() != "ALL":
             fixed["SLURM_EXPORT_ENV"] = self.exports
@@ -103,7 +121,9 @@ class Allocation:
         return found
 
 
-_ARRAY_TASK = Value("1", varies=frozenset((ARRAY,)))
+def array_task(last: int | None) -> Value:
+    """The index of a job of an array: the last one, with which a rank that is counted from 1 is out of range."""
+    return Value("1" if last is None else str(last), varies=frozenset((ARRAY,)))
 
 
 def option(layer: Layer, *flags: str) -> str | None:
@@ -153,6 +173,7 @@ def allocation_of(batch: Layer | None, environ: Mapping[str, str]) -> Allocation
         gpus_per_node=gpus,
         cpus_per_task=number_of(option(batch, "-c", "--cpus-per-task")),
         is_array=_is_array(option(batch, "-a", "--array")),
+        last_of_array=last_index(option(batch, "-a", "--array") or ""),
         is_slurm=True,
         nodes_are_known=nodes is not None
         or names is not None
@@ -172,6 +193,12 @@ def components_of(batches: Sequence[Layer], environ: Mapping[str, str]) -> Alloc
         hosts = tuple(f"node-{first + at}" for at in range(len(own.hosts)))
         parts.append(replace(own, hosts=hosts) if own.hosts[0].startswith("node-") else own)
     return replace(parts[0], components=tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def last_index(text: str) -> int | None:
+    """The last index of `0-3`, `1-4:1` or `1-8%2`; None for a list."""
+    match = re.fullmatch(r"\d{1,6}-(\d{1,6})(?::1)?(?:%\d+)?", text.strip())
+    return int(match[1]) if match else None
 
 
 def _is_array(value: str | None) -> bool:

@@ -11,7 +11,7 @@ from ddpdoctor.facts.launch.programs import REMOTE, LauncherKind
 from ddpdoctor.facts.launch.words import UNKNOWN, Word
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.evaluator.batch_jobs import batch_job, other_batch_job
-from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation
+from ddpdoctor.launch.evaluator.cluster import MOST_NODES, SUBMIT_HOST, Allocation
 from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import (
     ImaginedRun,
@@ -20,6 +20,7 @@ from ddpdoctor.launch.evaluator.imagined_run import (
     Place,
     StartedProgram,
     Starter,
+    Withheld,
 )
 from ddpdoctor.launch.evaluator.job_texts import JobTexts
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
@@ -103,13 +104,14 @@ class _Runner:
     def run(self, text: str, file: str, environ: Mapping[str, str], folder: str | None) -> ImaginedRun:
         allocation = self._allocation
         unset = _OF_MPI_TASKS - environ.keys() if _STARTS_MPI.search(text) else frozenset()
+        unset |= {"PDSH_RANK"} - environ.keys()  # pdsh puts the number of a host where its command has %n
         if _STARTS_FLUX.search(text):
             unset |= {"FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"} - environ.keys()
         place = Place(
             allocation.hosts[0], 0, gpus=allocation.gpus_per_node, cpus=allocation.cpus_per_task, unset=frozenset(unset)
         )
         if not allocation.scheduler and _SUBMITS.search(text):
-            place = replace(place, hostname="login-node")
+            place = replace(place, hostname=SUBMIT_HOST)
         outside = {name: Value(value) for name, value in environ.items()}
         given = allocation.environ()
         if folder is not None:  # taken to be submitted from the folder of the file
@@ -265,7 +267,7 @@ class _Runner:
         depth: int,
         written: Callable[[int, int], Origin] | None = None,
     ) -> None:
-        used = {name for name in place.withheld if _expands(text.text, name)}
+        used = {name for name in place.withheld if name not in environ and _expands(text.text, name)}
         place = replace(place, missed=place.missed | used) if used else place
         private = command.private - environ.keys()
         shell = self._shell(replace(place, unset=place.unset | private), environ, command.folder)
@@ -314,18 +316,27 @@ class _Runner:
             hosts = [Value(name) for name in self._allocation.hosts]
         else:
             hosts = [Value(name) for each in (named or "").split() for name in host_names(each) or ()]
+        if layer.name == "ssh" and any(re.fullmatch("-[nTtqxX]*f[nTtqxX]*", word.text) for word in layer.own):
+            command = replace(command, is_background=True)
         pieces = argv[rest[0] :] if rest else ()
         text = joined(pieces, " ")
         written = origins_of(pieces, " ", command.origin) if len(pieces) > 1 else None
         known = {name: at for at, name in enumerate(self._allocation.hosts)}
         keeps = layer.name == "blaunch" or (layer.name == "qrsh" and "-V" in texts)
+        gone = {
+            name: Withheld(value, f"{layer.name} passes no variables on", value.origins[0])
+            for name, value in command.environ.items()
+            if name in _OF_JOBS and value.origins and not keeps
+        }
         for number, host in enumerate(hosts[:MOST_NODES]):
             node = known.get(host.text, number if len(hosts) > 1 else self._number_of(host.text))
             own = text
             if layer.name in ("pdsh", "clush"):  # pdsh puts these into each command
                 own = text.with_text(text.text.replace("%h", host.text).replace("%n", str(number)))
             starter = Starter(layer.name, _origin(argv[0], command), tuple(each.text for each in hosts))
-            there = replace(place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter)
+            there = replace(
+                place, host=host.text, node=node, via=(*place.via, layer.name), starter=starter, withheld=gone
+            )
             private = command.private | {name for name, value in command.environ.items() if value.origins}
             if keeps:
                 self._run_text(replace(command, folder=None), own, [], environ, there, depth, written)
@@ -471,6 +482,8 @@ class _Runner:
         )
 
 
+_OF_JOBS = ("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "WORLD_SIZE")
+"""Variables by which a script for each node is told its job."""
 _SUBMIT_FOLDERS = frozenset(("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"))
 _SUBMITS = re.compile(r"(?m)^[^#\n]*\b(?:sbatch|salloc|qsub|flux batch)\b")
 _STARTS_FLUX = re.compile(r"(?m)^[^#\n]*\bflux (?:run|submit)\b")
@@ -492,7 +505,8 @@ def _origin(value: Value, command: StartedCommand) -> Origin:
 def _expands(text: str, name: str) -> bool:
     """Whether a shell text uses a variable that it does not set itself."""
     is_used = re.search(rf"\$(?:{name}\b|\{{[#!]?{name}\b)", text) is not None
-    return is_used and re.search(rf"(?:^|[\s;&]){name}=", text) is None
+    own = rf"(?:^|[\s;&]){name}=(?!\"?\$\{{{name}:?-)"  # but for a default, `NAME=${{NAME:-value}}`
+    return is_used and re.search(own, text) is None
 
 
 def is_printed(program: str) -> bool:

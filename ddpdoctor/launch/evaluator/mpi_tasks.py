@@ -81,7 +81,10 @@ class MpiTasks:
             slots_of = slots_of_hosts(text) if text is not None else {"": None}
         if None in slots_of.values() and (listed is None or not is_open_mpi):
             return None
-        return sum(slots or 1 for slots in slots_of.values()) if is_open_mpi or is_horovod else None
+        if not is_open_mpi and not is_horovod:
+            return None
+        most = _mapped(layer)  # of the slots of a host, Open MPI fills only as many
+        return sum(slots or 1 if most is None else min(slots or 1, most) for slots in slots_of.values())
 
     def refused_row(self, layer: Layer, folder: str | None) -> str:
         """The first row of Hydra's host file with `slots=`, which is Open MPI's word; "" for another MPI."""
@@ -106,11 +109,17 @@ class MpiTasks:
         return dict.fromkeys(self._allocation.hosts)
 
 
+def _mapped(layer: Layer) -> int | None:
+    """N of `--map-by ppr:N:node`: Open MPI puts no more than N ranks on a host."""
+    mapped = re.match(r"ppr:(\d{1,4}):node", option(layer, "--map-by", "-map-by") or "")
+    return int(mapped[1]) if mapped else None
+
+
 def _per_node(layer: Layer) -> int | None:
     """Ranks per node: `-ppn N`, `-npernode N`, `--map-by ppr:N:node`."""
-    mapped = re.match(r"ppr:(\d{1,4}):node", option(layer, "--map-by", "-map-by") or "")
-    if mapped:
-        return int(mapped[1])
+    mapped = _mapped(layer)
+    if mapped is not None:
+        return mapped
     return number_of(option(layer, "-ppn", "--ppn", "-npernode", "--npernode", "-N", "-perhost"))
 
 

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ddpdoctor.facts.torchrun_options import Version
-from ddpdoctor.launch.evaluator.cluster import MOST_NODES, Allocation, components_of
+from ddpdoctor.launch.evaluator.cluster import (
+    MOST_NODES,
+    SUBMIT_HOST,
+    Allocation,
+    array_task,
+    components_of,
+    last_index,
+)
 from ddpdoctor.launch.evaluator.tools import UNSORTED_HOST
 from ddpdoctor.launch.evaluator.values import ARRAY, NODE, Origin, Value
 from ddpdoctor.launch.sbatch import batch_layers, option_places
@@ -73,9 +80,12 @@ def _rows(text: str, sign: str) -> Iterator[tuple[int, str]]:
 def _pbs(rows: list[tuple[str, Origin]]) -> Allocation:
     """`-l select=2:ncpus=32:ngpus=4:mpiprocs=4`, or Torque's `-l nodes=2:ppn=8:gpus=4`."""
     count, slots, gpus, places, array = None, None, None, {}, False
+    last: int | None = None
     is_known = True
     for option, origin in rows:
-        array |= re.match(r"-[Jt]\s", option) is not None
+        indices = re.match(r"-[Jt]\s+(\S+)", option)
+        array |= indices is not None
+        last = last_index(indices[1]) if indices else last
         match = re.search(r"-l\s+(?:\S+,)?(select|nodes)=(\S+)", option)
         if match is None:
             continue
@@ -96,8 +106,9 @@ def _pbs(rows: list[tuple[str, Origin]]) -> Allocation:
         "PBS_JOBID": Value("4711[1].pbs" if array else "4711.pbs", varies=varies),
         "PBS_NODEFILE": Value(PBS_NODEFILE),
         "PBS_O_WORKDIR": Value("\0"),
+        "PBS_O_HOST": Value(SUBMIT_HOST),
         "PBS_ENVIRONMENT": Value("PBS_BATCH"),
-        **(dict.fromkeys(("PBS_ARRAY_INDEX", "PBS_ARRAYID"), Value("1", varies=varies)) if array else {}),
+        **(dict.fromkeys(("PBS_ARRAY_INDEX", "PBS_ARRAYID"), array_task(last)) if array else {}),
     }
     return Allocation(
         hosts=hosts,
@@ -127,9 +138,10 @@ def _lsf(rows: list[tuple[str, Origin]]) -> Allocation:
     is_array = re.search(r"-J\s+\S*\[", text) is not None
     variables = {
         "LSB_JOBID": Value("4711"),
-        **({"LSB_JOBINDEX": _ARRAY_TASK} if is_array else {}),
+        **({"LSB_JOBINDEX": array_task(None)} if is_array else {}),
         "LSB_DJOB_HOSTFILE": Value(LSF_HOSTFILE),
         "LS_SUBCWD": Value("\0"),
+        "LSB_SUB_HOST": Value(SUBMIT_HOST),
         "LSB_HOSTS": Value(" ".join(hosts)) if nodes is not None else Value("\0"),
         "LSB_MCPU_HOSTS": Value(" ".join(f"{host} {tile or 1}" for host in hosts)) if nodes else Value("\0"),
     }
@@ -158,7 +170,6 @@ def _flux(rows: list[tuple[str, Origin]]) -> Allocation:
     )
 
 
-_ARRAY_TASK = Value("1", varies=frozenset((ARRAY,)))
 _ON_ONE_HOST = re.compile(
     r"(?:.*[_.-])?(?:smp|shm|shared\w*|thread\w*|omp|openmp|serial|onenode|single\w*)(?:[_.-].*)?"
 )
@@ -200,16 +211,18 @@ def _sge(rows: list[tuple[str, Origin]]) -> Allocation:
         gpus = None  # of each slot or of each host, as the site decides
     hosts = _hosts(2 if nodes is None else nodes)  # two stand for any number
     on_host = (slots or 1) // len(hosts) or 1
-    is_array = re.search(r"(?m)(?:^|\s)-t\s+\d", text) is not None
+    indices = re.search(r"(?m)(?:^|\s)-t\s+(\d\S*)", text)
+    is_array = indices is not None
     variables = {
         "JOB_ID": Value("4711"),
-        "SGE_TASK_ID": _ARRAY_TASK if is_array else Value("undefined"),
+        "SGE_TASK_ID": array_task(last_index(indices[1])) if indices else Value("undefined"),
         "NSLOTS": Value(str(slots or 1)),
         "NHOSTS": Value(str(len(hosts))),
         "PE": Value(environment[1] if environment else "\0"),
         "PE_HOSTFILE": Value(SGE_HOSTFILE if environment or named else "\0"),
         "SGE_JOB_HOSTLIST": Value(SGE_HOSTLIST),
         "SGE_O_WORKDIR": Value("\0"),
+        "SGE_O_HOST": Value(SUBMIT_HOST),
         "HOSTNAME": Value(hosts[0], varies=frozenset((NODE,))),
     }
     listed = "".join(f"{host} {on_host} all.q@{host} UNDEFINED\n" for host in hosts)

@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.shell_text import ShellText
 from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, OtherProgram, Part, Step, Submission, Task
-from ddpdoctor.launch.evaluator.cluster import Allocation
+from ddpdoctor.launch.evaluator.cluster import SUBMIT_HOST, Allocation
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
 from ddpdoctor.launch.evaluator.ray_clusters import gpu_demands, ray_starts, ray_submits
@@ -165,6 +165,7 @@ def _grant(allocation: Allocation, places: _Places) -> Grant:
         is_array=allocation.is_array,
         takes_whole_nodes=allocation.takes_whole_nodes,
         batch_host=allocation.batch_host,
+        submit_host=SUBMIT_HOST if allocation.scheduler else "",
         parts=parts,
         places=places.marks(allocation.places),
     )

@@ -339,7 +339,7 @@ def _sed_lines(lines: list[str], picked: re.Match[str], *, is_quiet: bool) -> Pr
 
 
 _AWK = re.compile(
-    r"\s*(?:NR\s*==\s*(?P<row>\d{1,6})\s*)?"
+    r"\s*(?:NR\s*(?:%\s*(?P<every>[1-9]\d{0,2})\s*)?==\s*(?P<row>\d{1,6})\s*)?"
     r"(?:\{\s*print\s*(?P<fields>(?:\$\w+(?:\s*,)?\s*)*)(?:;\s*)?(?P<exit>exit(?:\s*;)?\s*)?\}\s*)?"
 )
 
@@ -360,7 +360,7 @@ def _awk(words: Sequence[str], stdin: str) -> Printed:
     fields = re.findall(r"\$(\w+)", match["fields"] or "")
     out = []
     for number, line in enumerate(_lines(stdin), 1):
-        if match["row"] and number != int(match["row"]):
+        if match["row"] and number % int(match["every"] or number + 1) != int(match["row"]):
             continue
         pieces = line.split() if sign is None or sign == " " else line.split(sign)
         names = fields or ["0"]

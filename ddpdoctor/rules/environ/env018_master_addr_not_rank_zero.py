@@ -27,6 +27,7 @@ from ddpdoctor.rules.observation_findings import observed
     "master-addr-not-rank-zero",
     Severity.ERROR,
     scope=CauseScope.LINES_OF_NODES,
+    explains=("NET012",),
     repairs=("address", "wrap", "escape"),
 )
 def master_addr_not_rank_zero(
@@ -91,6 +92,30 @@ def batch_node(submission: Submission) -> Iterator[Finding]:
                 submission, mark, text, seen=batch, expected=task.host, label=label, severity=severity, fix=fix
             )
             return
+
+
+@master_addr_not_rank_zero.look
+def host_of_the_submission(submission: Submission) -> Iterator[Finding]:
+    """The master address is the host where the job was submitted: a login node, which runs no rank."""
+    host = submission.grant.submit_host
+    for task in (task for step in submission.steps if step.is_certain for task in step.tasks):
+        plan = task.line.plan
+        master = task.line.environ.variables.get("MASTER_ADDR") if plan is None or plan.is_rewritten else plan.host
+        if not host or master != host or host in (task.host, *_hosts(task)):
+            continue
+        mark = task.set_at.get("MASTER_ADDR") or mark_of(task, None)
+        text = "the master address is the host where the job was submitted, on which no rank runs"
+        fix = _FIRST_HOST.get(submission.grant.scheduler, "Use the first host of the job.")
+        yield at_mark(
+            submission, mark, text, seen="the submit host", expected=task.host, label="use node 0's host", fix=fix
+        )
+        return
+
+
+_FIRST_HOST = {
+    "Slurm": 'Use `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.',
+    "PBS": 'Use `$(head -n 1 "$PBS_NODEFILE")`.',
+}
 
 
 def _hosts(task: Task) -> tuple[str, ...]:

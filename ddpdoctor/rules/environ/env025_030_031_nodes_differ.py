@@ -136,7 +136,10 @@ def _all_reach(nodes: Nodes) -> bool:
     "env-not-propagated",
     Severity.ERROR,
     scope=CauseScope.FACTS_OF_NODES,
-    explains=("ENV015", "ENV016", "ENV020", "LAUNCH026", "LAUNCH032", "LAUNCH047", "LAUNCH060", "LAUNCH501", "NET005"),
+    explains=(
+        *("ENV015", "ENV016", "ENV017", "ENV020", "LAUNCH026"),
+        *("LAUNCH032", "LAUNCH047", "LAUNCH060", "LAUNCH068", "LAUNCH070", "LAUNCH501", "NET005"),
+    ),
     repairs=("export-list", "double-quotes"),
 )
 def env_not_propagated(nodes: Nodes) -> Iterator[Finding]:
@@ -272,6 +275,8 @@ def variables_withheld(submission: Submission) -> Iterator[Finding]:
                     continue
                 told.add((mark.line, name))
                 meant = f"-x {name}" if by.startswith("mpirun") else "--export=ALL or unset SLURM_EXPORT_ENV"
+                if by.endswith("passes no variables on"):
+                    meant = f"{name}=${name} in its command"
                 if by.startswith("srun"):
                     meant = "--export=ALL,…"
                 text = f"{name} does not reach the processes: {by}"

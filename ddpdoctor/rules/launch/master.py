@@ -132,6 +132,9 @@ def port_invalid(launch: Launch) -> Iterator[Finding]:
 
 def _not_a_port(launch: Launch, line: LaunchLine, given: Given, message: str, value: str) -> Finding:
     label = "use 1024 to 65535"
+    job, port = line.environ.variables.get("SLURM_JOB_ID"), given.value or ""
+    if job is not None and port.isdigit() and len(port) >= len(job) > len("65535"):
+        message = f"with a job id such as {job:.20} the port is {port:.20}"
     return point(launch, line, given.value_word, message, "1024 to 65535", [revalue(given, value)], label=label)
 
 

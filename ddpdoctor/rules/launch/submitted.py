@@ -18,6 +18,7 @@ __all__ = [
     "at_mark",
     "count_of",
     "has_one_node_by_default",
+    "is_varied",
     "launchers_of",
     "mark_of",
     "masters_of",
@@ -52,6 +53,13 @@ def mark_of(task: Task, word: Word | None) -> Mark:
     """Where a word of a task is written; its program for None."""
     word = task.layer.program if word is None else word
     return Mark(*task.line.place(word.start))
+
+
+def is_varied(task: Task, word: Word) -> bool:
+    """Whether a word differs in each job of an array."""
+    words = enumerate(task.line.argv)
+    index = next((i for i, own in words if own.start <= word.start < max(own.end, own.start + 1)), None)
+    return index in task.varying
 
 
 def option_mark(submission: Submission, task: Task, *flags: str) -> Mark:

@@ -93,7 +93,7 @@ def launcher_option_value_invalid(launch: Launch) -> Iterator[Finding]:
 def _in_words(launch: Launch, line: LaunchLine, layer: Layer) -> Iterator[Finding]:
     options = {flag: option for option in table(layer, launch.version) for flag in option.flags}
     for problem in layer.reading.problems:
-        if problem.trouble not in TROUBLES:
+        if problem.trouble not in TROUBLES or _is_of_pdsh(line, problem.value):
             continue
         option = options[problem.option.partition("/")[0]]
         is_torchs = layer.launcher in (LauncherKind.TORCHRUN, LauncherKind.LEGACY)
@@ -102,6 +102,11 @@ def _in_words(launch: Launch, line: LaunchLine, layer: Layer) -> Iterator[Findin
         expected, edits = _correction(line, option, problem)
         text = _message(problem)
         yield point(launch, line, problem.word, text, expected, edits, label=f"expected {expected}")
+
+
+def _is_of_pdsh(line: LaunchLine, value: str) -> bool:
+    """pdsh replaces %n by the number of the host, and %h by its name."""
+    return re.search("%[nh]", value) is not None and any(each.name in ("pdsh", "clush") for each in line.layers)
 
 
 def _has_a_cause(option: Option, problem: ParseProblem) -> bool:

@@ -11,12 +11,14 @@ from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.launch.words import SpanEdit, quote
 from ddpdoctor.facts.nodes import Form, Node, Nodes, split
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
 from ddpdoctor.launch.jobs import jobs_of_launch
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES
 from ddpdoctor.rules import CauseScope, cause
 from ddpdoctor.rules.launch.nodes.same_rank import same_for_all
 from ddpdoctor.rules.launch.pointing import after, correcting, revalue, spelled, where
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 from ddpdoctor.rules.node_findings import differs, only_met
 
 if TYPE_CHECKING:
@@ -231,7 +233,8 @@ def duplicate_node_rank(
     for each in jobs_of_launch(launch):
         yield from same_for_all(launch, each)
     lines = _static(job)
-    if not any(n.plan.given("node_rank") or n.plan.given("master_addr") for n in lines):
+    settings = ("node_rank", "master_addr", "rdzv_endpoint")
+    if not any(n.plan.given(name) for n in lines for name in settings):
         return
     if all(n.plan.nnodes == (1, 1) for n in lines) and not any(n.plan.given("node_rank") for n in lines):
         return  # each is rank 0 of a world of its own: LAUNCH070
@@ -340,6 +343,27 @@ def rdzv_id_differs(launch: Launch, job: Job) -> Iterator[Finding]:
     """
     nodes = [n for n in job.nodes if n.plan.is_multinode and n.plan.is_standalone is False]
     yield from differing(launch, nodes, lambda n: n.plan.rdzv_id, "rdzv_id", "--rdzv-id")
+
+
+@rdzv_id_differs.look
+def ids_of_hosts(submission: Submission) -> Iterator[Finding]:
+    """A script that every node runs makes the id of something that differs per node, such as `$(hostname)`."""
+    for step, task, agent in agents_of(submission):
+        plan, setting = agent.plan, agent.plan.settings.get("rdzv_id")
+        word = None if setting is None else setting.word
+        is_each_node = (
+            task.launcher is None and not task.via and task.line.pod is None and not submission.grant.scheduler
+        )
+        is_several = plan.nnodes is not None and plan.nnodes[0] > 1 and plan.backend not in (None, "static")
+        if word is None or not is_each_node or not is_several or len(step.hosts) > 1:
+            continue
+        words = enumerate(task.line.argv)
+        index = next((at for at, own in words if own.start <= word.start < max(own.end, own.start + 1)), None)
+        if index in task.of_process:
+            text = f"--rdzv-id differs on every node, for example {plan.rdzv_id or '':.30}"
+            label = "use one id for all nodes"
+            mark = mark_of(task, word)
+            yield at_mark(submission, mark, text, seen="an id per node", expected="one id", label=label)
 
 
 @duplicate_node_rank.look

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from ddpdoctor.facts.job import Agent
 from ddpdoctor.facts.launch.plan import Plan
-from ddpdoctor.facts.launch.words import Word
 from ddpdoctor.facts.nodes import Form, Nodes, Stranger
 from ddpdoctor.facts.submission import Step, Submission, Task
 from ddpdoctor.findings import Evidence, Finding, Severity, Where
+from ddpdoctor.launch.rendezvous import DEFAULT_PORT
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of, option_edit
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, is_varied, mark_of, option_edit
 from ddpdoctor.rules.node_findings import named, only_met
 
 Started = tuple[Step, Task, Agent]
@@ -24,7 +24,7 @@ def _side_by_side(submission: Submission) -> Iterator[tuple[Started, Started]]:
     background, and the shell does not wait between them.
     """
     commands = () if submission.shell is None else submission.shell.commands
-    waits = sorted(command.span.start for command in commands if command.words == ("wait",))
+    waits = sorted(command.span.start for command in commands if command.words[:1] == ("wait",))
     running: dict[tuple[str, int], list[Started]] = {}
     for second in agents_of(submission):
         step, task, _ = second
@@ -164,8 +164,12 @@ def port_of_two_jobs(submission: Submission) -> Iterator[Finding]:
     """A job file starts two jobs of one node side by side with the same port."""
     told = set()
     for (_, _, one), (_, task, two) in _side_by_side(submission):
-        if one.plan.port is None or one.plan.port != two.plan.port or _is_one_rendezvous(one, two):
+        if one.plan.is_rewritten and two.plan.is_rewritten and id(task) not in told:
+            told.add(id(task))
+            yield _default_port(submission, task, two)
             continue
+        if not one.plan.port or one.plan.port != two.plan.port or _is_one_rendezvous(one, two):
+            continue  # with port 0 the system chooses a free one
         if id(task) in told or not all(_is_on_one_node(agent.plan) for agent in (one, two)):
             continue
         told.add(id(task))
@@ -184,6 +188,21 @@ def port_of_two_jobs(submission: Submission) -> Iterator[Finding]:
         yield finding
 
 
+def _default_port(submission: Submission, task: Task, agent: Agent) -> Finding:
+    """A warning: a free port since torch 2.12, and the file does not show the version."""
+    port = str(DEFAULT_PORT + 1)
+    finding = at_mark(
+        submission,
+        mark_of(task, None),
+        f"before torch 2.12 both jobs of this node use the default port {DEFAULT_PORT}",
+        seen=str(DEFAULT_PORT),
+        expected="one port per job",
+        label="the default port, too",
+        severity=Severity.WARNING,
+    )
+    return replace(finding, edits=option_edit(submission, task, agent.layer, "master_port", port))
+
+
 def _is_on_one_node(plan: Plan) -> bool:
     """Whether a job has one node and a port that its user chose, or the default one."""
     is_chosen = plan.backend == "static" or (plan.backend == "c10d" and not plan.is_standalone)
@@ -199,12 +218,18 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
         of_c10d = plan.backend == "c10d" and not plan.is_standalone
         setting = plan.settings.get("rdzv_endpoint" if of_c10d else "master_port")
         word = None if setting is None else setting.word
+        if plan.is_rewritten and step.is_background and len(step.tasks) > 1:
+            first = used.setdefault((task.host, DEFAULT_PORT), task)
+            if first is not task and first in step.tasks:
+                yield replace(_default_port(submission, task, agent), edits=())
+                return
+            continue
         is_fixed = of_c10d or (plan.backend == "static" and not plan.is_rewritten)
         if word is None or not is_fixed or not plan.port or plan.nnodes != (1, 1):
             continue
         mark = mark_of(task, word)
         grant = submission.grant
-        if grant.is_array and not grant.takes_whole_nodes and not _is_varied(task, word):
+        if grant.is_array and not grant.takes_whole_nodes and not is_varied(task, word):
             text = f"port {plan.port} is used by every job of the array, which may share a node"
             yield at_mark(
                 submission,
@@ -223,10 +248,3 @@ def port_of_several_jobs(submission: Submission) -> Iterator[Finding]:
                 submission, mark, text, seen=str(plan.port), expected="one port per job", label="vary the port"
             )
             return
-
-
-def _is_varied(task: Task, word: Word) -> bool:
-    """Whether the port differs in each job of an array."""
-    words = enumerate(task.line.argv)
-    index = next((i for i, own in words if own.start <= word.start < max(own.end, own.start + 1)), None)
-    return index in task.varying

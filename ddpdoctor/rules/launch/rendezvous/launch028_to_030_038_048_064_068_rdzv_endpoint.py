@@ -9,11 +9,13 @@ from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.programs import LauncherKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import SpanEdit, Word, quote
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.launch.jobs import agent_of
 from ddpdoctor.launch.rendezvous import ACCELERATE_NAMES, DEFAULT_C10D_PORT, DEFAULT_PORT
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, before, option_text, point, remove, revalue, spelled
+from ddpdoctor.rules.launch.submitted import agents_of, at_mark, is_varied, mark_of
 
 OVERRIDDEN = ("rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 
@@ -164,7 +166,21 @@ def node_rank_out_of_range(launch: Launch, job: Job) -> Iterator[Finding]:
             yield point(launch, line, word, text, allowed, edits, label=f"allowed: {allowed}")
 
 
-@cause("LAUNCH048", "max-restarts-unreliable", Severity.WARNING)
+@node_rank_out_of_range.look
+def ranks_of_an_array(submission: Submission) -> Iterator[Finding]:
+    """The jobs of an array are the nodes, and its indices begin at 1."""
+    for _, task, agent in agents_of(submission):
+        plan, word = agent.plan, agent.plan.settings["node_rank"].word
+        if word is None or plan.backend != "static" or plan.nnodes is None or plan.node_rank is None:
+            continue
+        if not is_varied(task, word) or not plan.node_rank == plan.nnodes[1] > 1:
+            continue
+        text = f"--node-rank is {plan.node_rank} in the last job of the array, but --nnodes is {plan.nnodes[1]}"
+        expected, label = f"0 to {plan.nnodes[1] - 1}", "subtract 1 from the index"
+        yield at_mark(submission, mark_of(task, word), text, seen=str(plan.node_rank), expected=expected, label=label)
+
+
+@cause("LAUNCH048", "max-restarts-unreliable", Severity.NOTE)
 def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
     """--max-restarts may fail because the store still has keys of the previous attempt.
 
@@ -179,7 +195,7 @@ def max_restarts_unreliable(launch: Launch) -> Iterator[Finding]:
     For elastic jobs use c10d with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
 
     ## Example
-        warning[LAUNCH048]: --max-restarts=3 can reuse keys of the failed attempt
+        note[LAUNCH048]: --max-restarts=3 can reuse keys of the failed attempt
 
         # before
         torchrun --max-restarts=3 --nproc-per-node=2 train.py

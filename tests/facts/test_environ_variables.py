@@ -79,15 +79,21 @@ def test_secrets_inside_values_are_removed(value: str, shown: str) -> None:
 WORDS_OF_THE_CODE = frozenset(
     {"ACCELERATE_NAMES", "ACCELERATE_PREFIXES", "MPI_LOCAL", "NVIDIA_SMI", "PET_OPTIONS", "SLURM_HET_SIZE", "SLURM_JOB"}
     | {"OMPI_MCA_orte_precondition_transports"}
-    | {"PMI_LOCAL_RANK", "SLURM_TMPDIR"}
+    | {"LSB_SUB_HOST", "PMI_LOCAL_RANK", "SLURM_TMPDIR"}
 )
 """Constants, and beginnings of names; a session key, which is never collected; variables of imagined processes only."""
+
+
+SPELLED = "launch589_injected_variable_misspelt.py"
+"""It knows how the variables of job files are spelt, and reads no value."""
 
 
 def test_every_variable_that_the_code_names_is_gathered_with_its_value() -> None:
     pattern = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Z0-9]*_[A-Za-z0-9_]*[A-Za-z0-9])(?![A-Za-z0-9_])")
     package = Path(__file__).parents[2] / "ddpdoctor"
-    named = {name for path in package.rglob("*.py") for name in pattern.findall(path.read_text())}
+    named = {
+        name for path in package.rglob("*.py") if path.name != SPELLED for name in pattern.findall(path.read_text())
+    }
     of_families = {name for name in named if name.startswith(tuple(FAMILIES))} - WORDS_OF_THE_CODE
     assert len(of_families) > 300
     assert sorted(name for name in of_families if not is_read(name)) == []

@@ -22,7 +22,7 @@ __all__ = [
     "truths",
 ]
 
-MOST_CALLERS_ABOVE = 3
+MOST_DEPTH_OF_CALLS = 3
 RANK_WORDS = frozenset((*RANK_NAMES, *RANK_ATTRIBUTES, *HELPER_FUNCTIONS)) - {
     "world_size",
     "get_world_size",
@@ -122,7 +122,7 @@ def runs_one_rank_first(module: Module, node: ast.AST, depth: int = 0) -> bool:
     waits = [c for c in module.calls("dist.barrier") if module.index.function_of(c) is function]
     if any(c.lineno < node.lineno and in_rank_branch(module, c) for c in waits):  # type: ignore[attr-defined]
         return True
-    callers = [] if function is None or depth > MOST_CALLERS_ABOVE else module.callers.get(function, [])
+    callers = [] if function is None or depth > MOST_DEPTH_OF_CALLS else module.callers.get(function, [])
     return bool(callers) and all(runs_one_rank_first(module, call, depth + 1) for call in callers)
 
 

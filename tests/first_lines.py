@@ -202,7 +202,7 @@ SITUATIONS = (
             "check",
             "--no-probe",
             "--join-timeout",
-            "3",
+            "2",
             "--",
             *_words(f"torchrun --nnodes 2 --node-rank 0 --master-addr {own_address()} train.py"),
         ),

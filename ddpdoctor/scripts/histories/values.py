@@ -185,6 +185,18 @@ KEPT = frozenset(
         "ragged",
         "multiple",
         "hashed",
+        "group-rank",
+        "autograd-gradient",
+        "common-file",
+        "of-part",
+        "of-whole",
+        "counted-part",
+        "counted-whole",
+        "part-mean",
+        "mean",
+        "sum-of-means",
+        "part-over-whole",
+        "whole-times-world",
     )
 )
 """The marks that a computed value takes over from its operands."""
@@ -236,7 +248,12 @@ def joined(one: Traced, other: Traced, condition: Traced | None) -> Traced:
 def _joined_marks(one: Traced, other: Traced) -> frozenset[str]:
     """What either path did to one object; a handle that one path has waited for counts as waited for."""
     is_one = one.ref and one.ref == other.ref and one.kind is not TracedKind.HANDLE
-    return one.marks | other.marks if is_one else one.marks & other.marks
+    either = (one.marks | other.marks) - _ON_BOTH_PATHS
+    return either | (one.marks & other.marks) if is_one else one.marks & other.marks
+
+
+_ON_BOTH_PATHS = frozenset(("hand-reduced", "reduced-and-accumulated", "scaled", "empty", "all-frozen", "meta"))
+"""What counts only if both paths did it."""
 
 
 def _joined_fields(

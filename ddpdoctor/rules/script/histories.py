@@ -456,8 +456,8 @@ _WORDS = {
         "the ranks never find each other",
     ),
     MistakeKind.NAMES_OF_WRAPPER: Words(
-        "the parameter names of this checkpoint do not fit: one side has the prefix `module.`",
-        "model.module.state_dict() when saving",
+        "parameter names do not fit: those of the DDP wrapper have the prefix `module.`",
+        "names of model.module on both sides",
         "keys are missing or unexpected",
     ),
 }

@@ -67,7 +67,8 @@ def collective(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: 
         source = args[1] if len(args) > 1 else kw.get("tensor", kw.get("input_tensor", UNKNOWN))
         _gathered(ex, node, first, source, group)
     elif name in _LISTS:
-        ex.change(first, origins=frozenset(), certain=False, items=None)
+        agreed = {"agreed"} if group is None else set()
+        ex.change(first, origins=frozenset(), certain=False, items=None, marks=ex.now(first).marks | agreed)
     elif name == "dist.all_to_all_single":
         splits = kw.get("output_split_sizes") or (args[2] if len(args) > 2 else None)
         sent = kw.get("input_split_sizes") or (args[3] if len(args) > 3 else None)

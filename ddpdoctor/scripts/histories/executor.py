@@ -67,6 +67,7 @@ class Executor:
         self.noted: dict[str, tuple[Module, ast.AST]] = {}
         self.turns: list[int] = []
         self.opened: dict[int, tuple[tuple[int, ...], Module, ast.AST]] = {}
+        self.late: dict[int, tuple[tuple[int, ...], Module, ast.AST, ast.AST]] = {}
         self.variables: dict[str, tuple[Traced, Module, ast.AST]] = {}
         self.contents: dict[object, tuple[dict[str, bool], Module, ast.AST]] = {}
         self.updates: dict[int, bool] = {}
@@ -513,6 +514,8 @@ class Executor:
             own = next((c.value for c in self.state.conditions if c.value.is_own), None)
             marks = present.marks | ({"own-keys"} if own is not None else set())
             fields = {**present.fields, "item": entry, f"[{key.constant}]": value}
+            if "(key)" not in fields and key.marks & _NAMES:
+                fields["(key)"] = key
             self.change(owner, fields=fields, marks=marks)
         elif present.kind is TracedKind.LIST:
             own_slot = bool({DiffersBy.RANK} & key.origins)
@@ -1207,8 +1210,10 @@ class Executor:
             marks |= source.marks & {"uneven", "own-keys"}
             self.store(generator.target, self.item_of(source), node)
         item = self.eval(node.value)
+        key = self.eval(node.key)
         self.state.names[self.frame.number] = outer
-        return self.new(Traced(TracedKind.DICT, item.origins, item.certain, fields={"item": item}, marks=marks), node)
+        fields = {"item": item, "(key)": key}
+        return self.new(Traced(TracedKind.DICT, item.origins, item.certain, fields=fields, marks=marks), node)
 
     def _subscript(self, node: ast.Subscript) -> Traced:
         owner = self.eval(node.value)
@@ -1239,6 +1244,9 @@ class Executor:
                 else result
             )
         index = self.eval(node.slice)
+        keys = owner.fields.get("(key)") if owner.kind is TracedKind.DICT else None
+        if keys is not None and keys.marks & _NAMES and index.marks & _NAMES and not keys.marks & index.marks & _NAMES:
+            self.mistake(MistakeKind.NAMES_OF_WRAPPER, node)
         known = self._methods(self, _SETTER, owner, "[]", [index, Traced(TracedKind.CONSTANT, made=node)], {})
         if known is not None:
             return known
@@ -1252,6 +1260,8 @@ class Executor:
         if named is not None:
             return named
         item = self.item_of(owner)
+        if item.kind is TracedKind.GROUP and index.certain and DiffersBy.RANK in index.origins:
+            return replace(item, origins=frozenset((DiffersBy.RANK,)), certain=True, ref=0)
         if owner.kind in (TracedKind.TENSOR, TracedKind.LIST, TracedKind.DATASET):
             taken = derived(item.kind, item, index)
             origins = (
@@ -1339,6 +1349,7 @@ def _accumulated(op: ast.operator, left: Traced, right: Traced) -> frozenset[str
     return frozenset(("reduced-and-added",)) if is_sum and not right.has("reduced") else frozenset()
 
 
+_NAMES = frozenset(("name-of-wrapper", "name-of-module"))
 _CONTEXTS = ("no_grad", "no_sync", "join", "throws", "maybe_no_sync", "grad", "meta")
 _GLOBAL_RANK = re.compile(r"""get_rank\(|get_world_size\(|["'](?:RANK|WORLD_SIZE|SLURM_PROCID)["']""")
 _SETTER = ast.Call(func=ast.Name(id="", ctx=ast.Load()), args=[], keywords=[])

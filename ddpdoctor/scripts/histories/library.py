@@ -94,6 +94,11 @@ _ENVIRONMENT = {
 }
 
 
+_ENVIRONMENT |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE"), _ENVIRONMENT["WORLD_SIZE"])
+_ENVIRONMENT |= {"OMPI_COMM_WORLD_SIZE": _ENVIRONMENT["WORLD_SIZE"], "OMPI_COMM_WORLD_RANK": _ENVIRONMENT["RANK"]}
+_ENVIRONMENT |= {"OMPI_COMM_WORLD_LOCAL_RANK": _ENVIRONMENT["LOCAL_RANK"], "PMI_RANK": _ENVIRONMENT["RANK"]}
+
+
 def call_library(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:
     """The result of a function that the project does not define; None if it is unknown what it does."""
     for value in (*args, *kw.values()):
@@ -436,7 +441,8 @@ def _sampler(ex: Executor, node: ast.Call, args: list[Traced], kw: dict[str, Tra
         ex.mistake(MistakeKind.SAMPLER_OF_TENSOR_PEERS, node, ex.tensor_mesh)
     seed = kw.get("seed")
     if seed is not None and seed.certain and seed.origins & {DiffersBy.RANK, DiffersBy.RANDOM, DiffersBy.CLOCK}:
-        ex.mistake(MistakeKind.SAMPLER_SEED_DIFFERS, node)
+        given = next((k.value for k in node.keywords if k.arg == "seed"), node)
+        ex.mistake(MistakeKind.SAMPLER_SEED_DIFFERS, given)
     shuffle = kw.get("shuffle")
     in_order = shuffle is not None and shuffle.constant is False
     dataset = args[0] if args else kw.get("dataset", UNKNOWN)

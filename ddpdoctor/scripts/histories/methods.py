@@ -120,7 +120,9 @@ def _element(ex: Executor, owner: Traced) -> Traced | None:
         kind = TracedKind.PARAMETER if owner.kind is TracedKind.PARAMETERS else TracedKind.BUFFERS
         one = Traced(kind, certain=True, of=owner.of)
         if any(m.startswith("named") or m == "items" for m in owner.marks):
-            return Traced(TracedKind.LIST, certain=True, items=(SAME, one))
+            side = "name-of-wrapper" if owner.has("of-wrapper") else "name-of-module"
+            name = replace(SAME, kind=TracedKind.TEXT, marks=frozenset((side,)))
+            return Traced(TracedKind.LIST, certain=True, items=(name, one))
         return one
     if owner.kind is TracedKind.DATASET:
         return Traced(

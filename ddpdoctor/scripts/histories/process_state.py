@@ -173,6 +173,9 @@ def opened(ex: Executor, node: ast.AST, loader: Traced) -> None:
     """An iterator over a loader is created: it takes the order of the present epoch."""
     sampler = loader.fields.get("sampler") if loader.kind is TracedKind.LOADER else None
     if sampler is not None and sampler.kind is TracedKind.SAMPLER and ex.turns:
+        late = ex.late.get(sampler.ref)
+        if late is not None and late[0] == tuple(ex.turns):
+            del ex.late[sampler.ref]  # an iterator of this epoch as well
         ex.opened.setdefault(sampler.ref, (tuple(ex.turns), ex.module, node))
 
 
@@ -183,7 +186,7 @@ def sampler_method(ex: Executor, node: ast.AST, owner: Traced, name: str, args: 
     before = ex.opened.get(owner.ref)
     is_counter = isinstance(args[0].symbol, tuple) and args[0].symbol[:1] == ("index",)
     if before is not None and ex.turns and before[0][: len(ex.turns)] == tuple(ex.turns) and is_counter:
-        ex.mistake_in(MistakeKind.EPOCH_SET_TOO_LATE, ex.module, node, before[2])
+        ex.late[owner.ref] = (tuple(ex.turns), ex.module, node, before[2])
     ex.opened[owner.ref] = ((-1,), ex.module, node)
 
 

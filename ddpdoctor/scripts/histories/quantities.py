@@ -108,6 +108,9 @@ def combined(ex: Execution, op: ast.operator, left: Traced, right: Traced, resul
         return result
     if right.has("world") or right.has("summed"):
         return result.without("sum-of-means", "whole-times-world", "part-over-whole")
+    is_given = isinstance(right.symbol, tuple) and right.symbol[:1] in (("variable",), ("option",))
+    if not right.certain or is_given:  # it may be the number of ranks
+        result = result.without("sum-of-means")
     if right.marks & {"counted-part", "of-part"}:
         return result.without("counted-part", "of-part").marked("part-mean", "mean")
     if right.has("dataset-length") and left.has("counted-part") and not left.has("summed"):

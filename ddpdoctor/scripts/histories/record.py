@@ -201,7 +201,10 @@ class State:
                 continue
             for name, value in values.items():
                 own = mine.setdefault(name, value)
-                if own is not value:
+                if own.ref != value.ref:
+                    here, there = self.heap.get(own.ref, own), other.heap.get(value.ref, value)
+                    mine[name] = joined(here, there, condition)
+                elif own is not value:
                     mine[name] = joined(own, value, condition)
         self.join_heap(other, condition)
 

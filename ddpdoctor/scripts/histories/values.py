@@ -210,7 +210,8 @@ def joined(one: Traced, other: Traced, condition: Traced | None) -> Traced:
         for some, none in ((one, other), (other, one)):
             if some.kind is TracedKind.GROUP and none.symbol == ("constant", None):
                 return replace(some, origins=some.origins | condition.origins)
-    own = condition.origins if condition is not None and condition.certain else NO_ORIGINS
+    is_agreed = one.has("agreed") and other.has("agreed")
+    own = condition.origins if condition is not None and condition.certain and not is_agreed else NO_ORIGINS
     origins = one.origins | other.origins | own
     same_kind = one.kind is other.kind or {one.kind, other.kind} == {TracedKind.CONSTANT, TracedKind.NUMBER}
     kind = one.kind if one.kind is other.kind else TracedKind.NUMBER if same_kind else TracedKind.UNKNOWN

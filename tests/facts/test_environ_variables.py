@@ -77,7 +77,16 @@ def test_secrets_inside_values_are_removed(value: str, shown: str) -> None:
 
 
 WORDS_OF_THE_CODE = frozenset(
-    {"ACCELERATE_NAMES", "ACCELERATE_PREFIXES", "MPI_LOCAL", "NVIDIA_SMI", "PET_OPTIONS", "SLURM_HET_SIZE", "SLURM_JOB"}
+    {
+        "ACCELERATE_CONFIG",
+        "ACCELERATE_NAMES",
+        "ACCELERATE_PREFIXES",
+        "MPI_LOCAL",
+        "NVIDIA_SMI",
+        "PET_OPTIONS",
+        "SLURM_HET_SIZE",
+        "SLURM_JOB",
+    }
     | {"OMPI_MCA_orte_precondition_transports"}
     | {"LSB_SUB_HOST", "PMI_LOCAL_RANK", "SLURM_TMPDIR"}
 )

@@ -135,7 +135,7 @@ def gathered_rows_out_of_order() -> None:
 
     ## Why it matters
     `DistributedSampler` gives sample 0 to rank 0, sample 1 to rank 1, and so on. Concatenated parts are in the order of the
-    ranks: each prediction meets the label of another sample.
+    ranks: each prediction is compared with the label of another sample.
 
     ## Fix
     Gather the labels or the indices with the predictions, or interleave: `torch.stack(parts, dim=1).flatten(0, 1)`.
@@ -154,7 +154,7 @@ def gathered_rows_out_of_order() -> None:
 
 @gathered_rows_out_of_order.look
 def out_of_order(rehearsal: Rehearsal) -> Iterator[Finding]:
-    """Rows in the order of the ranks that meet rows in the order of the data set."""
+    """Rows in the order of the ranks that are compared with rows in the order of the data set."""
     from ddpdoctor.facts.rehearsal import ObservationKind
     from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
 

@@ -133,8 +133,8 @@ def collective_inside_join() -> None:
     """A rank calls a collective of its own inside of `join`.
 
     ## Why it matters
-    A rank that has no more batches repeats only the collectives of DDP. The others' own collectives then meet these: they
-    hang, or add up other tensors.
+    A rank that has no more batches repeats only the collectives of DDP. The others' own collectives
+    are then matched with these: they hang, or add up other tensors.
 
     ## Fix
     Move the collective behind the `with` block.

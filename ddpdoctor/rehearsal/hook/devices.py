@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ddpdoctor.rehearsal.hook import origins
+from ddpdoctor.rehearsal.hook import origins, own_buffers
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import is_called_by_library, place
 from ddpdoctor.rehearsal.hook.randomness import DRAWS, drawn
@@ -251,6 +251,8 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
             _check_division(tensors, args)
         if name in origins.FOLLOWED:
             origins.follow(name, args, result)
+            if name in own_buffers.WRITES and args:
+                own_buffers.written(name, args[0])
         if wanted is None:
             if name in FACTORIES and not tensors:
                 wanted = CPU if given is None else None  # on the meta device, for example

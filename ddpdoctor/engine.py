@@ -93,34 +93,34 @@ def judge(facts: Facts, rules: Iterable[Rule]) -> Outcome:
             gap = _gap(facts, missing)
             outcome.skipped.append(Skipped(each.code, gap.reason, gap.why is Why.UNANSWERED))
             continue
-        found: list[Finding] = []
+        findings: list[Finding] = []
         seen: dict[str, str] = {}
         try:
             arguments = {name: _section(facts, name) for name in (*each.needs, *each.wants)}
             if unseen_fields:
                 arguments = _guarded(arguments, unseen_fields, seen)
-            found.extend(_yielded(each, arguments))
+            findings.extend(_yielded(each, arguments))
         except CannotLook as skip:
             outcome.skipped.append(Skipped(each.code, skip.reason, skip.why is Why.UNANSWERED))
         except Exception as error:  # a bug in one rule must not affect the others: it is reported as crashed
             outcome.crashed.append(Crashed(each.code, f"{type(error).__name__}: {error}"))
         else:
-            outcome.findings.extend(found)
-            if not found and seen:
+            outcome.findings.extend(findings)
+            if not findings and seen:
                 outcome.skipped.append(Skipped(each.code, next(iter(seen.values())), unanswered=True))
-            elif not found:
+            elif not findings:
                 outcome.passed.append(each.code)
     return outcome
 
 
 def _unseen_fields(facts: Facts) -> dict[str, dict[str, str]]:
     """By section, the fields that no rule may take for facts, because the part of the system that shows them is missing."""
-    found = {}
+    unseen_fields = {}
     for name in ("environ", "host", "net", "gpu", "topo", "versions"):
         section = getattr(facts, name)
         fields = {} if section is None else unseen(section, name)
-        found.update({name: fields} if fields else {})
-    return found
+        unseen_fields.update({name: fields} if fields else {})
+    return unseen_fields
 
 
 def _guarded(
@@ -165,8 +165,8 @@ def extended(
 ) -> Report:
     """The report with the outcomes of the same rules for other facts; equal findings once, each code in one list."""
     total = Outcome(list(report.findings), list(report.passed), list(report.skipped), list(report.crashed))
-    for each in outcomes:
-        total.add(each)
+    for outcome in outcomes:
+        total.add(outcome)
     findings = _once(total.findings)
     told = {f.code for f in findings} | {c.code for c in total.crashed}
     passed = tuple(sorted(set(total.passed) - told))
@@ -195,18 +195,18 @@ def retold(report: Report, told: Sequence[Finding]) -> Report:
 
 def united(reports: Sequence[Report]) -> Report:
     """The reports about several jobs as one, the worst job first: roles are kept, and each code is in one list."""
-    findings = tuple(sorted((f for each in reports for f in each.findings), key=in_order))
-    crashed = tuple(dict.fromkeys(c for each in reports for c in each.crashed))
+    findings = tuple(sorted((f for report in reports for f in report.findings), key=in_order))
+    crashed = tuple(dict.fromkeys(c for report in reports for c in report.crashed))
     told = {f.code for f in findings} | {c.code for c in crashed}
-    passed = {code for each in reports for code in each.passed} - told
-    skipped = {s.code: s for each in reports for s in each.skipped if s.code not in told | passed}
+    passed = {code for report in reports for code in report.passed} - told
+    skipped = {s.code: s for report in reports for s in report.skipped if s.code not in told | passed}
     return replace(
         reports[0],
         findings=findings,
-        passed=tuple(code for code in dict.fromkeys(c for each in reports for c in each.passed) if code in passed),
+        passed=tuple(code for code in dict.fromkeys(c for report in reports for c in report.passed) if code in passed),
         skipped=tuple(skipped.values()),
         crashed=crashed,
-        failures=tuple(dict.fromkeys(failure for each in reports for failure in each.failures)),
+        failures=tuple(dict.fromkeys(failure for report in reports for failure in report.failures)),
     )
 
 

@@ -47,19 +47,19 @@ def unpacked_inputs(paths: Iterable[str]) -> Iterator[ArchivedInputs]:
         yield ArchivedInputs(given)
         return
     with temporary_folder() as root:
-        found = ArchivedInputs()
+        inputs = ArchivedInputs()
         for index, path in enumerate(given):
             folder = os.path.join(root, str(index))
             if path not in archives:
-                found.paths.append(path)
+                inputs.paths.append(path)
                 continue
             os.mkdir(folder)
             result = unpack(path, folder)
             if result.problem:
-                found.problems[path] = result.problem
+                inputs.problems[path] = result.problem
             if result.files:
-                found.names[folder] = path
-                found.paths.append(folder)
+                inputs.names[folder] = path
+                inputs.paths.append(folder)
             else:
-                found.paths.append(path)
-        yield found
+                inputs.paths.append(path)
+        yield inputs

@@ -75,7 +75,8 @@ class Autocorrect:
     def of_nodes(self, findings: Sequence[Finding], launch: Launch) -> tuple[Finding, ...]:
         """The findings about the nodes of one job, whose commands agree: every line is corrected together with the others."""
         meant = [
-            found if (line := _line(found, launch)) is None else _on_line(found, line, launch) for found in findings
+            finding if (line := _line(finding, launch)) is None else _on_line(finding, line, launch)
+            for finding in findings
         ]
         own = {edit.line for found in meant for edit in found.line_edits}
         together = self._together(launch, ())
@@ -197,8 +198,8 @@ class Autocorrect:
             environ = self._facts.environ if line.file is None else environ_of(alone)
             startup = self._facts.startup if any(line is each for each in self._launch.lines) else None
             facts = replace(self._facts, launch=alone, environ=environ, startup=startup)
-            found = judge(facts, self._rules).findings
-            self._judged[key] = [_reassigned(each, line, alone) for each in found]
+            findings = judge(facts, self._rules).findings
+            self._judged[key] = [_reassigned(finding, line, alone) for finding in findings]
         return self._judged[key]
 
     @property

@@ -151,10 +151,10 @@ def _peers(environ: Environ) -> dict[int, int]:
     from ddpdoctor.collectors.hang.rank_processes import find, processes
     from ddpdoctor.system.machine import Root
 
-    found = find(Root(), processes(Root()), with_own=True).ranks
+    ranks = find(Root(), processes(Root()), with_own=True).ranks
     return {
         other.local_rank: entry.pid
-        for entry, other in found
+        for entry, other in ranks
         if entry.is_own and other.local_rank is not None and other.world_size == environ.world_size
         if all(other.get(name) == environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID", "MASTER_PORT"))
     }

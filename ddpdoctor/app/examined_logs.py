@@ -180,19 +180,19 @@ def _input(
 
 
 def _ranks_of_sources(parts: Sequence[tuple[Sequence[int], Facts]]) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {}
+    ranks_of_sources: dict[int, set[int]] = {}
     for sources, facts in parts:
         log, hang = facts.log or Log(), facts.hang
         spoken: tuple[LogLine, ...] = (*log.heads, *log.tails)
         for each in (*spoken, *log.spoken):
             if each.who.rank is not None and each.source < len(sources):
-                found.setdefault(sources[each.source], set()).add(each.who.rank)
+                ranks_of_sources.setdefault(sources[each.source], set()).add(each.who.rank)
         ranks = {dump.source: dump.rank for dump in hang.dumps} if hang is not None else {}
         for index, source in zip(sources, log.sources, strict=False):
             rank = ranks.get(source.name, source.who.rank)
             if rank is not None:
-                found.setdefault(index, set()).add(rank)
-    return found
+                ranks_of_sources.setdefault(index, set()).add(rank)
+    return ranks_of_sources
 
 
 def _problems_of_dumps(parts: Sequence[tuple[Sequence[int], Facts]]) -> dict[str, str]:

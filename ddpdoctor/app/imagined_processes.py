@@ -45,9 +45,9 @@ def imagined_processes(request: Request, paths: list[str], nodes: list[str], tor
         shown.append(ShownJob("launch line", job.processes, _master(job)))
     version = launch.version if launch is not None else NEWEST
     environ = this_machine(request.timeout or FILE_SECONDS).environ
-    found = read_files(paths, environ, version, os.getcwd(), LocalFiles())
-    for path, jobs in found.jobs.items():
-        left_out = found.left_out.get(path, ())
+    files = read_files(paths, environ, version, os.getcwd(), LocalFiles())
+    for path, jobs in files.jobs.items():
+        left_out = files.left_out.get(path, ())
         shown += [ShownJob(path, processes_of_job(each), _master(each.job), each.is_certain, left_out) for each in jobs]
     return tuple(shown)
 

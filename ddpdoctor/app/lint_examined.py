@@ -23,14 +23,14 @@ JOB_FILES = (".sh", ".bash", ".ksh", ".job", ".qsub", ".pbs", ".lsf", ".bsub", "
 
 def line_inputs(launch: Launch | None, facts: Path | None, failures: Sequence[str]) -> list[ExaminedInput]:
     """The launch lines that were given, and the file of saved facts."""
-    found = []
+    inputs = []
     if facts is not None:
         reason = failures[0].rpartition(": ")[2].lower() if failures else None
-        found.append(ExaminedInput(str(facts), "facts", is_understood=not failures, reason=reason))
+        inputs.append(ExaminedInput(str(facts), "facts", is_understood=not failures, reason=reason))
     for line in launch.lines if launch is not None and facts is None else ():
         reason = why_not_judged(line)
-        found.append(ExaminedInput(line.source, "launch line", is_understood=reason is None, reason=reason))
-    return found
+        inputs.append(ExaminedInput(line.source, "launch line", is_understood=reason is None, reason=reason))
+    return inputs
 
 
 def folder_inputs(
@@ -38,7 +38,7 @@ def folder_inputs(
 ) -> list[ExaminedInput]:
     """The files of folders that were not judged, and why; a folder with no file to judge was not understood."""
     done = set(judged)
-    found = []
+    inputs = []
     for folder, files in others.items():
         reasons = dict.fromkeys((path for path in broken if _is_below(path, folder)), "Python syntax error")
         reasons |= dict.fromkeys((path for path in passed_over if _is_below(path, folder)), "no distributed training")
@@ -48,12 +48,12 @@ def folder_inputs(
         }
         if not has_python:
             count = counted(len(files), "other file") if files else "no files"
-            found.append(_skipped(folder, f"nothing to judge: {count}", is_named=True))
+            inputs.append(_skipped(folder, f"nothing to judge: {count}", is_named=True))
             continue
-        found += [_skipped(path, reason) for path, reason in islice(reasons.items(), MOST_LISTED)]
+        inputs += [_skipped(path, reason) for path, reason in islice(reasons.items(), MOST_LISTED)]
         if len(reasons) > MOST_LISTED:
-            found.append(_skipped(folder, f"{len(reasons) - MOST_LISTED} more files that are not listed"))
-    return found
+            inputs.append(_skipped(folder, f"{len(reasons) - MOST_LISTED} more files that are not listed"))
+    return inputs
 
 
 def _skipped(path: str, reason: str, *, is_named: bool = False) -> ExaminedInput:

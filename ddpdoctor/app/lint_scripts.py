@@ -165,7 +165,7 @@ def _judge_scripts(
         texts = _texts(found, {*by_path}, request, judging)
         judging.inputs += [_examined(text, is_named=text.source.path in given) for text in texts]
         judging.waiting = [text.source.path for text in texts]
-        left_out = {each.code for each in load((AREA,))} - {rule.code for rule in judging.rules}
+        left_out = {rule.code for rule in load((AREA,))} - {rule.code for rule in judging.rules}
         beside = with_modules([text.source for text in texts])
         end = time.monotonic() + seconds_left(request, math.inf)
         plan = ScriptJudging(judging.rules, known, by_path, beside, frozenset(left_out), end, proves_corrections)
@@ -268,13 +268,13 @@ def _collected(forked: ForkedPool, count: int, request: Request) -> Iterator[Jud
 
 def _judge_all(numbers: range) -> list[JudgedScript]:
     """Judge some files. Young cycles are collected after each file; a full collection, which takes longer, runs less often."""
-    found = []
+    scripts = []
     for number in numbers:
-        found.append(_judge(number))
+        scripts.append(_judge(number))
         gc.collect(1)
     if numbers.start % COLLECT_AFTER == 0:
         gc.collect()
-    return found
+    return scripts
 
 
 def _judge(number: int) -> JudgedScript:

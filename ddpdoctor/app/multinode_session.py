@@ -167,10 +167,10 @@ class MultiNodeSession:
             nodes = self._nodes_of(met)
             outcome = verdicts.judge_nodes(rules, nodes, met.members, self._torch, met.gone)
             verdict = verdicts.JobVerdict(outcome, None, nodes, refuted=verdicts.refuted(nodes), is_host=True)
-            found = {} if verdict.has_errors else verdicts.shares(met.members)
-            places = verdict_messages.places(met.members, found)
+            shares = {} if verdict.has_errors else verdicts.shares(met.members)
+            places = verdict_messages.places(met.members, shares)
             self._session.conclude(verdict_messages.written(outcome, nodes), places, watches=not verdict.has_errors)
-            return replace(verdict, share=found.get(met.members[met.hosted_by].key))
+            return replace(verdict, share=shares.get(met.members[met.hosted_by].key))
         is_lost = met is not None and met.lost_host is not None
         facts = facts if is_lost else self._with_way(facts)  # the connection worked a moment ago
         own += [] if is_lost else [each for each in map(_announced, judge_here(facts)) if each not in own]

@@ -203,14 +203,14 @@ def _facts(run: RehearsalRun, world: RehearsedWorld) -> Rehearsal:
 
 def _texts(paths: Iterable[str]) -> dict[str, str]:
     """The texts of the user's files; one that cannot be read is left out."""
-    found = {}
+    texts = {}
     for path in paths:
         try:
             if os.path.getsize(path) <= LARGEST_SOURCE:
-                found[path] = text_of_regular(path, LARGEST_SOURCE)
+                texts[path] = text_of_regular(path, LARGEST_SOURCE)
         except OSError:
             continue  # made by the script in its own view of the folder, or removed
-    return found
+    return texts
 
 
 def _failures(run: RehearsalRun, rehearsal: Rehearsal) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ def rules_for(request: Request, areas: Iterable[str]) -> tuple[Rule, ...]:
         UsageError: a prefix that no code can have.
     """
     is_selected = selection(request)
-    return tuple(each for each in load(areas) if is_selected(each.code))
+    return tuple(rule for rule in load(areas) if is_selected(rule.code))
 
 
 def selection(request: Request) -> Callable[[str], bool]:

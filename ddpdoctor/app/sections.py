@@ -46,11 +46,11 @@ def _code(report: Report, area: str) -> str:
 
 def _state(facts: Facts, report: Report, area: str) -> SectionState:
     """The worst finding of the area; unknown if something that exists did not answer, skipped if there is nothing to examine."""
-    found = [finding for finding in report.findings if area_of(finding.code) == area]
+    findings = [finding for finding in report.findings if area_of(finding.code) == area]
     if area == "nodes":
         return _nodes_state(facts)
-    if found:
-        worst = max(found, key=lambda finding: finding.worst.weight).worst
+    if findings:
+        worst = max(findings, key=lambda finding: finding.worst.weight).worst
         return SectionState(worst.value)
     if area == "probe" and facts.probe is not None and facts.probe.has_failed:
         return SectionState.ERROR  # whatever the cause is, and whatever its area

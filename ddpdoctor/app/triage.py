@@ -252,11 +252,11 @@ def _seats(saved: Iterable[Facts]) -> tuple[GpuAddress, ...]:
 
 def _saved_findings(log: Log, problems: dict[str, str]) -> list[Finding]:
     """The findings of saved reports among the sources of a log; `problems` get why some could not be read."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for source in log.sources:
         if source.kind is InputKind.REPORT:
             try:
-                found += findings_in(text_of(Path(source.name)))
+                findings += findings_in(text_of(Path(source.name)))
             except (UnreadableError, ValueError) as error:
                 problems[source.name] = str(error).removeprefix(f"{source.name}: ")
-    return found
+    return findings

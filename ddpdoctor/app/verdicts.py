@@ -89,7 +89,7 @@ def rules_of_nodes(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 def of_separate_machines() -> frozenset[str]:
     """Addresses that mean each machine itself: not a fault if all nodes turn out to be on one machine."""
-    return frozenset(each.code for each in loaded() if each.rule.scope is CauseScope.SEPARATE_MACHINES)
+    return frozenset(cause.code for cause in loaded() if cause.rule.scope is CauseScope.SEPARATE_MACHINES)
 
 
 def refuted(nodes: Nodes) -> frozenset[str]:
@@ -141,8 +141,8 @@ def judge_nodes(
         outcome.add(told)
     moot = refuted(nodes)
     findings = [finding for finding in outcome.findings if finding.code not in moot]
-    graph = CausalGraph(each.rule for each in loaded())
-    outcome.findings = [_with_peer(each, nodes.nodes) for each in following(findings, graph, keeps_roles=False)]
+    graph = CausalGraph(cause.rule for cause in loaded())
+    outcome.findings = [_with_peer(finding, nodes.nodes) for finding in following(findings, graph, keeps_roles=False)]
     seen = {finding.code for finding in outcome.findings}
     outcome.passed = sorted({code for code in outcome.passed if code not in seen})
     return outcome
@@ -234,7 +234,7 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
     groups: dict[tuple[str, str], list[tuple[Node, Finding]]] = {}
     for node, finding in own:
         groups.setdefault(finding.identity, []).append((node, finding))
-    found = []
+    findings = []
     for group in groups.values():
         nodes, first = [node for node, _ in group], group[0][1]
         if len(nodes) == 1:
@@ -245,7 +245,7 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
                 node_rank=node.node_rank if first.where.node_rank is None else first.where.node_rank,
                 rank=node.rank if node.form == Form.ENV else first.where.rank,
             )
-            found.append(replace(first, where=where, ranks=first.ranks or _ranks(nodes)))
+            findings.append(replace(first, where=where, ranks=first.ranks or _ranks(nodes)))
             continue
         hosts = list(dict.fromkeys(node.host for node in nodes))
         shown = ", ".join(hosts[:MOST_NAMED]) + (
@@ -255,8 +255,8 @@ def merged(own: Sequence[tuple[Node, Finding]], count: int) -> list[Finding]:
         where = replace(first.where, host=hosts[0] if len(hosts) == 1 else None, node_rank=None, rank=None)
         ranks = () if len(nodes) == count else _ranks(nodes)
         commands = _commands_of(group, is_all=len(nodes) == count)
-        found.append(replace(first, about=who, where=where, ranks=ranks, fix_commands=commands))
-    return found
+        findings.append(replace(first, about=who, where=where, ranks=ranks, fix_commands=commands))
+    return findings
 
 
 def _commands_of(group: Sequence[tuple[Node, Finding]], *, is_all: bool) -> tuple[NodeCommand, ...]:

@@ -55,7 +55,7 @@ def _codes(beginning: str) -> list[str]:
     prefix = word.rstrip("0123456789")
     if prefix not in AREAS:
         return _beginning(word, AREAS)
-    return _beginning(word, (each.code for each in load((AREAS[prefix],))))
+    return _beginning(word, (rule.code for rule in load((AREAS[prefix],))))
 
 
 def _options(command: str) -> list[str]:

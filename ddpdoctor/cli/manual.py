@@ -26,10 +26,10 @@ def explain(
     from ddpdoctor.app.rule_search import search
     from ddpdoctor.render import manual
 
-    found = search(" ".join(words))
-    if len(found) == 1:
-        return _show(request, lambda form, width: manual.page(found[0], form, width))
-    return _show(request, lambda form, width: manual.matches(found, form, width, MOST_MATCHES))
+    matched = search(" ".join(words))
+    if len(matched) == 1:
+        return _show(request, lambda form, width: manual.page(matched[0], form, width))
+    return _show(request, lambda form, width: manual.matches(matched, form, width, MOST_MATCHES))
 
 
 def rules(request: Request) -> int:

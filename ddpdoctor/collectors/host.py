@@ -256,8 +256,8 @@ def _removes_ipc(root: Root) -> bool:
 
 def _chosen(line: str | None) -> str | None:
     """The word in square brackets: `always [madvise] never`."""
-    found = re.search(r"\[(\w+)\]", line or "")
-    return found[1] if found else None
+    matched = re.search(r"\[(\w+)\]", line or "")
+    return matched[1] if matched else None
 
 
 def _cpu_list(cpus: tuple[int, ...]) -> str:

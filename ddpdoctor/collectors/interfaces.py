@@ -126,13 +126,13 @@ def _prefix_length(netmask: str | None, family: str) -> int:
 
 def _default_routes(root: Root) -> set[str]:
     """Names of the interfaces with a default route (/proc/net/route, /proc/net/ipv6_route)."""
-    found = set()
+    default_routes = set()
     for line in (root.line("/proc/net/route") or "").splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == "00000000" and words[7] == "00000000":
-            found.add(words[0])
+            default_routes.add(words[0])
     for line in (root.line("/proc/net/ipv6_route") or "").splitlines():
         words = line.split()
         if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
-            found.add(words[9])
-    return found
+            default_routes.add(words[9])
+    return default_routes

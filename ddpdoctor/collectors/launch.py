@@ -52,18 +52,18 @@ def _script(path: str) -> StartedScript:
         if path.startswith(STREAMS):
             return StartedScript(path)  # `python <(…)`: an open pipe, which Python reads
         return StartedScript(path, exists=exists, kind=None if exists else special_file(path), similar=_similar(path))
-    found = StartedScript(path, exists=True, is_executable=os.access(path, os.X_OK))
+    script = StartedScript(path, exists=True, is_executable=os.access(path, os.X_OK))
     try:
         head = read_regular(path, SCRIPT_BYTES)
     except OSError:
-        return found
+        return script
     shebang = head.startswith(b"#!")
-    found = replace(found, has_shebang=shebang)
+    script = replace(script, has_shebang=shebang)
     if not path.endswith(".py") and not (shebang and b"python" in head.split(b"\n", 1)[0]):
-        return replace(found, is_python=False if shebang or b"\0" in head[:4096] else None)
+        return replace(script, is_python=False if shebang or b"\0" in head[:4096] else None)
     from ddpdoctor.scripts.launched_script import described  # not imported for lines without a script
 
-    return described(found, head.decode("utf-8", "replace"))
+    return described(script, head.decode("utf-8", "replace"))
 
 
 def _similar(path: str) -> str | None:

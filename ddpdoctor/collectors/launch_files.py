@@ -86,25 +86,25 @@ def read_files(
         cwd: where shell scripts would be started.
         files: examines the training scripts that the lines name.
     """
-    found, start = LaunchFiles(), _Start(environ, version, cwd, files)
+    launch_files, start = LaunchFiles(), _Start(environ, version, cwd, files)
     for path in dict.fromkeys(paths):
         if path.endswith(".py"):
             continue
-        text, reason = _text(path, found)
+        text, reason = _text(path, launch_files)
         if text is None:
-            found.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
+            launch_files.inputs[path] = ExaminedInput(path, "unknown", is_understood=False, reason=reason)
         else:
-            found.inputs[path] = _limited(path, text, found, start)
-    return found
+            launch_files.inputs[path] = _limited(path, text, launch_files, start)
+    return launch_files
 
 
 def read_text(
     path: str, text: str, environ: Mapping[str, str], version: Version, cwd: str, files: FileLookup
 ) -> LaunchFiles:
     """A file as if it had this text."""
-    found = LaunchFiles()
-    found.inputs[path] = _read(path, text, found, _Start(environ, version, cwd, files))
-    return found
+    launch_files = LaunchFiles()
+    launch_files.inputs[path] = _read(path, text, launch_files, _Start(environ, version, cwd, files))
+    return launch_files
 
 
 def may_hold_launches(path: str) -> bool:

@@ -172,8 +172,8 @@ def _user(root: Root, uids: list[str]) -> str | None:
 def _container(root: Root, pid: int) -> str | None:
     """The short id of a process's container, if it is not the container of this process."""
     theirs, ours = root.line(f"/proc/{pid}/cgroup"), root.line("/proc/self/cgroup")
-    found = re.search(r"([0-9a-f]{12})[0-9a-f]{52}", theirs or "")
-    return found[1] if found and theirs != ours else None
+    matched = re.search(r"([0-9a-f]{12})[0-9a-f]{52}", theirs or "")
+    return matched[1] if matched and theirs != ours else None
 
 
 def _is_our_launcher(machine: Machine, pid: int) -> bool:

@@ -86,22 +86,22 @@ def find(paths: Iterable[str], known: Scripts | None = None) -> Scripts:
     Args:
         known: what was found already; its files come first.
     """
-    found = known or Scripts()
-    seen = {os.path.realpath(path) for path in found.paths}
+    scripts = known or Scripts()
+    seen = {os.path.realpath(path) for path in scripts.paths}
     for path in dict.fromkeys(paths):
         inside = os.path.isdir(path)
-        others = found.others.setdefault(path, []) if inside else []
-        for each in _walk(path, found.failures) if inside else (path,):
+        others = scripts.others.setdefault(path, []) if inside else []
+        for each in _walk(path, scripts.failures) if inside else (path,):
             if inside and not each.endswith(SUFFIXES):
                 others.append(each)
                 continue
             real = os.path.realpath(each)
             if real not in seen:
                 seen.add(real)
-                found.paths.append(each)
+                scripts.paths.append(each)
             if not inside:
-                found.given.add(each)
-    return found
+                scripts.given.add(each)
+    return scripts
 
 
 def _walk(top: str, failures: list[str]) -> Iterator[str]:

@@ -496,5 +496,5 @@ def _may_add_modules(text: str, path: str, missing: Sequence[TopImport], imports
                 return True
             if changes_the_search_path(local):
                 return True
-            waiting += [each.module for each in top_imports(local) or ()]
+            waiting += [top_import.module for top_import in top_imports(local) or ()]
     return False

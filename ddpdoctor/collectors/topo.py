@@ -90,7 +90,7 @@ def _as_list(names: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
-    found = []
+    links = []
     beginning = f"{index} link "
     for subject, said in answers.facts.items():
         if not subject.startswith(beginning) or "is_active" not in said:
@@ -102,7 +102,7 @@ def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
             for kind in COUNTERS
             if f"{kind}_errors" in said and f"{kind}_errors" in later
         }
-        found.append(
+        links.append(
             {
                 **said,
                 **growth,
@@ -111,7 +111,7 @@ def _links(answers: Answers, index: int) -> list[dict[str, Any]]:
                 "remote_bus_id": None if remote in NOWHERE else remote,
             }
         )
-    return found
+    return links
 
 
 def _words(said: dict[str, Any]) -> dict[str, Any]:
@@ -122,10 +122,10 @@ def _words(said: dict[str, Any]) -> dict[str, Any]:
 
 def _cpu_vendor(machine: Machine) -> str | None:
     try:
-        found = re.search(r"^vendor_id\s*: (\S+)", machine.root.text("/proc/cpuinfo"), re.MULTILINE)
+        matched = re.search(r"^vendor_id\s*: (\S+)", machine.root.text("/proc/cpuinfo"), re.MULTILINE)
     except OSError:
         return None  # no /proc, as in a captured tree
-    return found[1] if found else None
+    return matched[1] if matched else None
 
 
 def _nics(machine: Machine) -> tuple[Nic, ...]:

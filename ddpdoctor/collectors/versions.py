@@ -78,15 +78,15 @@ def _constants(torch: str) -> dict[str, Any]:
         tree = ast.parse(_read(os.path.join(torch, "version.py")))
     except (OSError, SyntaxError, ValueError):
         return {}
-    found = {}
+    constants = {}
     for node in tree.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         value = getattr(node, "value", None)
         if isinstance(value, ast.Constant):
-            found.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
-    return found
+            constants.update({target.id: value.value for target in targets if isinstance(target, ast.Name)})
+    return constants
 
 
 def _read(path: str) -> str:
@@ -136,14 +136,14 @@ def _nccl(machine: Machine, torch: str, gaps: list[Gap]) -> dict[str, Any]:
 def _archs(torch: str, gaps: list[Gap]) -> tuple[str, ...]:
     path = os.path.join(torch, "lib", "libtorch_python.so")
     try:
-        found = ARCHS.search(read_texts(path))
+        matched = ARCHS.search(read_texts(path))
     except (OSError, NotElf) as error:
         gaps.append(Gap("versions.torch_archs", f"{path}: {error}", Why.NOT_HERE))
         return ()
-    if found is None:
+    if matched is None:
         gaps.append(Gap("versions.torch_archs", f"{path} does not list its GPU architectures", Why.NOT_HERE))
         return ()
-    return tuple(found[1].decode().split())
+    return tuple(matched[1].decode().split())
 
 
 def _pin(torch: str) -> str | None:
@@ -152,11 +152,11 @@ def _pin(torch: str) -> str | None:
     for name in os.listdir(site):
         if re.fullmatch(r"torch-[^-]+\.dist-info", name):
             try:
-                found = PIN.search(_read(os.path.join(site, name, "METADATA")))
+                matched = PIN.search(_read(os.path.join(site, name, "METADATA")))
             except OSError:
                 continue  # partly removed
-            if found:
-                return found[1]
+            if matched:
+                return matched[1]
     return None
 
 

@@ -50,13 +50,13 @@ def dump_of(source: str, raw: object) -> Dump:
     if not isinstance(content, dict) or not ({"entries", "pg_config", "pg_status"} & content.keys()):
         raise NotADumpError(NOT_DUMPS[0])
     entries = content.get("entries", ())
-    if not isinstance(entries, (list, tuple)) or not all(isinstance(each, dict) for each in entries):
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, dict) for entry in entries):
         raise NotADumpError(NOT_DUMPS[1])
-    if entries and not any("profiling_name" in each or "state" in each for each in entries[:4]):
+    if entries and not any("profiling_name" in entry or "state" in entry for entry in entries[:4]):
         raise NotADumpError(NOT_DUMPS[2])
     reading = _Columns(content)
-    for each in entries[-MOST_ENTRIES:]:
-        reading.add(each)
+    for entry in entries[-MOST_ENTRIES:]:
+        reading.add(entry)
     rank = _number(content.get("rank"))
     return reading.dump(source, rank if rank is not None else rank_in_name(source))
 
@@ -169,7 +169,7 @@ class _Columns:
             return NO_FRAME
         stack = tuple(map(id, frames))
         if stack not in self.stacks:
-            known = [each for each in frames if isinstance(each, dict)]
+            known = [frame for frame in frames if isinstance(frame, dict)]
             own = (each for each in known if is_own_code(str(each.get("filename", ""))))
             python = (each for each in known if str(each.get("filename")).endswith(".py"))
             self.stacks[stack] = _frame(next(own, next(python, {})))
@@ -275,7 +275,7 @@ def _numel(sizes: Iterable[tuple[int, ...]]) -> int | None:
 
 
 def _text(sizes: tuple[tuple[int, ...], ...]) -> str:
-    words = [f"[{', '.join(map(str, each))}]" for each in sizes[:3]]
+    words = [f"[{', '.join(map(str, size))}]" for size in sizes[:3]]
     return ", ".join(words) + (f", … {len(sizes)} tensors" if len(sizes) > 3 else "")
 
 

@@ -52,9 +52,9 @@ class HungJob:
     def _at_one_place(self) -> tuple[RankActivity, ...]:
         """Most of the ranks, where they are at one line of the script: with GPUs that is where they wait for NCCL."""
         places: dict[object, list[RankActivity]] = defaultdict(list)
-        for each in self.ranks:
-            if each.frame is not None and each.activity in (Activity.WAITING, Activity.COMPUTING):
-                places[each.frame].append(each)
+        for rank in self.ranks:
+            if rank.frame is not None and rank.activity in (Activity.WAITING, Activity.COMPUTING):
+                places[rank.frame].append(rank)
         most = max(places.values(), key=len, default=[])
         return tuple(most) if len(most) * 2 > len(self.ranks) > len(most) else ()
 
@@ -63,8 +63,8 @@ class HungJob:
         """Ranks that have no process on a node where others of their job wait."""
         found: list[int] = []
         by_node: dict[str, list[RankProcess]] = defaultdict(list)
-        for each in self.ranks:
-            by_node[each.process.host].append(each.process)
+        for rank in self.ranks:
+            by_node[rank.process.host].append(rank.process)
         for processes in by_node.values():
             found += _missing(processes)
         return tuple(sorted(found)) if self.waiting else ()

@@ -102,12 +102,12 @@ def _of_json(source: str, content: Any) -> Iterator[Stack]:
         if isinstance(each, dict):
             found[pid if isinstance(pid := each.get("pid"), int) else None].append(each)
     for process, threads in list(found.items())[:MOST_STACKS]:
-        names = [str(each.get("thread_name") or "") for each in threads]
+        names = [str(thread.get("thread_name") or "") for thread in threads]
         main = names.index("MainThread") if "MainThread" in names else 0
         told = threads[main].get("process_info")
         command = str(told.get("command_line", ""))[:500] if isinstance(told, dict) else ""
         stacks = tuple(Thread(n, _frames(t), i == main) for i, (n, t) in enumerate(zip(names, threads, strict=True)))
-        if any(each.frames for each in stacks):
+        if any(stack.frames for stack in stacks):
             yield Stack(source, "py-spy", process, rank_in_name(source), command, stacks)
 
 
@@ -181,22 +181,22 @@ class _StackText:
 
 def as_processes(stacks: Iterable[Stack]) -> tuple[RankProcess, ...]:
     """The main threads of stacks as ranks that do not move, since stacks are taken of stuck jobs. Workers are left out."""
-    found: list[RankProcess] = []
-    for each in stacks:
-        main = each.main
+    processes: list[RankProcess] = []
+    for stack in stacks:
+        main = stack.main
         if main is not None and not _is_worker(main.frames):
-            found.append(
+            processes.append(
                 RankProcess(
-                    pid=each.pid or 0,
-                    host=each.host,
-                    rank=each.rank,
+                    pid=stack.pid or 0,
+                    host=stack.host,
+                    rank=stack.rank,
                     job="stacks",
-                    command=each.command,
+                    command=stack.command,
                     state="S",
                     frames=main.frames,
                 )
             )
-    return tuple(found)
+    return tuple(processes)
 
 
 def _is_worker(frames: Sequence[StackFrame]) -> bool:

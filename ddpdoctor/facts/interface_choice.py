@@ -65,9 +65,9 @@ def choose_for_nccl(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...
             subnet = _in_subnet_of_comm_id(net, variables)
             if subnet:
                 return subnet
-        found = tuple(_find(net, prefixes, family, reason))
-        if found:
-            return found
+        choices = tuple(_find(net, prefixes, family, reason))
+        if choices:
+            return choices
     return ()
 
 
@@ -80,8 +80,8 @@ def choose_for_gloo(net: Net, variables: Mapping[str, str]) -> tuple[Choice, ...
         return ()
     for ip in net.own_name.addresses:
         if net.is_own(ip):
-            found = net.interface_of(ip)
-            name = found.name if found else "lo"
+            interface = net.interface_of(ip)
+            name = interface.name if interface else "lo"
             return (Choice(name, ip, f"the hostname {net.hostname} resolves to it"),)
     why = "does not resolve" if not net.own_name.addresses else "resolves to no address of this node"
     return (Choice("lo", "127.0.0.1", f"the hostname {net.hostname} {why}: Gloo falls back to loopback"),)

@@ -48,9 +48,9 @@ class NcclLine:
 def nccl_line(text: str) -> NcclLine | None:
     """A line taken apart; None if NCCL did not print it."""
     for level, known in _LEVELS:
-        found = known.search(text) if f"NCCL {level} " in text else None
-        if found is not None:
-            named = found.groupdict()
+        matched = known.search(text) if f"NCCL {level} " in text else None
+        if matched is not None:
+            named = matched.groupdict()
             number = int(named["line"]) if named["line"] else None
             return NcclLine(level, named["file"] or "", number, named.get("function") or "", named["text"].strip())
     return None

@@ -121,13 +121,13 @@ def _rules_of(code: str, units: str, reasons: str, actions: str, statuses: str) 
 
 def nvlink_fault(code: int, text: str) -> NvlinkFault | None:
     """The fault in the text after the number of an NVLink 5 Xid; None if it has another form."""
-    found = _LINE.match(text)
-    if found is None:
+    matched = _LINE.match(text)
+    if matched is None:
         return None
-    unit = found["unit"].upper().replace(" ", "_")
-    info, status = int(found["info"], 16), int(found["status"] or "0", 16)
-    link = int(found["link"]) if found["link"] else None
-    return NvlinkFault(found["unit"], "on" not in found["severity"], link, _action(code, unit, info, status))
+    unit = matched["unit"].upper().replace(" ", "_")
+    info, status = int(matched["info"], 16), int(matched["status"] or "0", 16)
+    link = int(matched["link"]) if matched["link"] else None
+    return NvlinkFault(matched["unit"], "on" not in matched["severity"], link, _action(code, unit, info, status))
 
 
 def _action(code: int, unit: str, info: int, status: int) -> NvlinkAction:

@@ -89,5 +89,5 @@ class Startup(Section):
     @property
     def unknown(self) -> tuple[str, ...]:
         """Why some names could not be looked up, each reason once."""
-        reasons = [each.reason for each in self.lookups if each.result is LookupResult.UNKNOWN]
+        reasons = [lookup.reason for lookup in self.lookups if lookup.result is LookupResult.UNKNOWN]
         return tuple(dict.fromkeys((*reasons, *(gap.reason for gap in self.gaps))))

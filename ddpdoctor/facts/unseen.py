@@ -35,8 +35,8 @@ def _guard(value: Any, fields: Mapping[str, str], seen: dict[str, str]) -> Any:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     copy: Any = object.__new__(_guard_of(type(value)))
-    for each in dataclasses.fields(value):
-        object.__setattr__(copy, each.name, _guard(getattr(value, each.name), _inner(fields, each.name), seen))
+    for field in dataclasses.fields(value):
+        object.__setattr__(copy, field.name, _guard(getattr(value, field.name), _inner(fields, field.name), seen))
     object.__setattr__(copy, "_unseen", ({n: r for n, r in fields.items() if "." not in n}, seen))
     return copy
 

@@ -47,14 +47,14 @@ class RehearsedWorld:
         return max(self.per_node, GPUS_ALONE) if self.is_own_starter or self.per_node == 1 else self.per_node
 
 
-def world_of(line: LaunchLine, most: int | None = None, gpus_here: int | None = None) -> RehearsedWorld:
-    """The world of a line with at most `most` ranks (default MOST_RANKS); `gpus_here` is what `--nproc-per-node gpu` means."""
+def world_of(line: LaunchLine, most: int | None = None) -> RehearsedWorld:
+    """The world of a line with at most `most` ranks (default MOST_RANKS)."""
     layer = line.starter or line.program
     program = layer.reading.script if layer is not None else None
     if layer is None or program is None or UNKNOWN in program.text:
         return RehearsedWorld(reason="the launch line has no script that can be read")
     is_module = layer.given("module") is not None
-    count_of_nodes, per_node = _counts(line, gpus_here)
+    count_of_nodes, per_node = _counts(line)
     is_own = per_node is None
     asked = count_of_nodes * (per_node or 1)
     shrunk = _shrunk(count_of_nodes, per_node or 1, most or MOST_RANKS)
@@ -75,20 +75,20 @@ def world_of(line: LaunchLine, most: int | None = None, gpus_here: int | None = 
     )
 
 
-def _counts(line: LaunchLine, gpus_here: int | None) -> tuple[int, int | None]:
+def _counts(line: LaunchLine) -> tuple[int, int | None]:
     """Nodes, and ranks per node; None for a plain `python` line, whose script starts its ranks itself."""
     starter = line.starter
     if starter is not None and line.plan is not None and starter is line.agent:
         found = line.plan.nnodes[1] if line.plan.nnodes is not None else 1
-        return found, line.plan.nproc or gpus_here or GPUS_ALONE
+        return found, line.plan.nproc or GPUS_ALONE
     if starter is not None:
         found = as_integer(starter.value("num_machines") or starter.value("num_nodes")) or 1
         config = line.config or {}
         total = as_integer(starter.value("num_processes") or config.get("num_processes"))
         if starter.launcher is LauncherKind.ACCELERATE:
             found = as_integer(starter.value("num_machines") or config.get("num_machines")) or 1
-            return found, max((total or gpus_here or GPUS_ALONE) // found, 1)
-        return found, ranks_here(line) or gpus_here or GPUS_ALONE
+            return found, max((total or GPUS_ALONE) // found, 1)
+        return found, ranks_here(line) or GPUS_ALONE
     if line.task_starter is not None:
         return nodes(line) or 1, ranks_here(line) or GPUS_ALONE
     size = as_integer(line.environ.get("WORLD_SIZE"))

@@ -36,13 +36,13 @@ def orders(members: Sequence[Member]) -> dict[str, dict[str, Any]]:
 
 def _links(members: Sequence[Member], source: int, target: int, samples: bool) -> list[dict[str, Any]]:
     member = members[target]
-    found = []
+    links = []
     for at, address in enumerate(dialled(member.node) or ("",)):
         is_asked = at == 0 and member.node.form == Form.C10D
         name = (member.node.full_name or member.node.host) if is_asked else ""
         link = {"source": source, "target": target, "name": name, "address": address, "port": member.echo_port}
-        found.append({"link": link, "key": member.key, "samples": samples and at == 0})
-    return found
+        links.append({"link": link, "key": member.key, "samples": samples and at == 0})
+    return links
 
 
 def dialled(node: Node) -> tuple[str, ...]:
@@ -75,17 +75,17 @@ def encode_links(links: Sequence[NodeLink]) -> dict[str, Any]:
 
 def read_links(message: dict[str, Any], source: int, count: int) -> list[NodeLink]:
     """The links that member number `source` of `count` reports, without those to nodes that have not joined."""
-    found = []
+    links = []
     fine, others = message.get("fine"), message.get("links")
     for each in fine[:MOST_LINKS] if isinstance(fine, list) else ():
         if isinstance(each, list) and len(each) == 3 and type(each[0]) is int and 0 <= each[0] < count:
             latency, rate = (number if isinstance(number, float) else None for number in each[1:])
-            found.append(NodeLink(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
+            links.append(NodeLink(source, each[0], address="-", is_echoed=True, latency_seconds=latency, gb_per_s=rate))
     for each in others[:MOST_LINKS] if isinstance(others, list) else ():
         try:
             link = decode(NodeLink, each)
         except FactsError:
             continue
         if link.source == source and 0 <= link.target < count:
-            found.append(link)
-    return found
+            links.append(link)
+    return links

@@ -91,7 +91,7 @@ def leave_message(me: Member, token: str, errors: list[dict[str, Any]]) -> dict[
 async def addresses_of(hosts: Sequence[str]) -> tuple[str, ...]:
     """An IPv4 address of each of these nodes whose name resolves."""
     lookups = await asyncio.gather(*(look_up(host, NAME_SECONDS) for host in hosts[:MOST_HOSTS]))
-    ipv4 = (next((address for address in found.addresses if ":" not in address), None) for found in lookups)
+    ipv4 = (next((address for address in lookup.addresses if ":" not in address), None) for lookup in lookups)
     return tuple(dict.fromkeys(address for address in ipv4 if address is not None))
 
 

@@ -94,7 +94,7 @@ def without_values(known: Iterable[str]) -> Callable[[str], str]:
 
 def _replacer(marks: Marks) -> Callable[[str], str]:
     """Replaces each known secret as a whole word, the longest first."""
-    values = sorted((each for each in marks.values if _is_distinct(each)), key=len, reverse=True)
+    values = sorted((value for value in marks.values if _is_distinct(value)), key=len, reverse=True)
     if not values:
         return lambda text: text
     pattern = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, values))})(?![A-Za-z0-9_])")

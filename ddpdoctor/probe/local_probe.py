@@ -89,9 +89,9 @@ class LocalProbe:
         now = time.monotonic()
         for worker in self.workers:
             worker.read()
-        found = [problem for worker in self.workers if (problem := worker.look(now))]
-        if found:
-            return found
+        observations = [problem for worker in self.workers if (problem := worker.look(now))]
+        if observations:
+            return observations
         if any(worker.is_late(now) for worker in self.workers):
             return [worker.locate() for worker in self.workers if not worker.waits]
         return [late for worker in self.workers if now > self.end and (late := worker.unfinished(now))]

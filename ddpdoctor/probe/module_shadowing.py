@@ -38,15 +38,15 @@ def files(folder: str) -> list[ShadowedModule]:
         return []  # the folder is unreadable for Python as well
     used = {name.partition(".")[0] for name in sys.modules} | {"torch"}
     elsewhere = [path for path in sys.path if path not in ("", folder)]
-    found = []
+    modules = []
     for entry in entries:
         name = entry.removesuffix(".py")
         file = os.path.join(folder, entry) if name != entry else os.path.join(folder, entry, "__init__.py")
         if name not in used or name in sys.builtin_module_names or not os.path.isfile(file):
             continue
         if name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None:
-            found.append(ShadowedModule(name, file))
-    return found
+            modules.append(ShadowedModule(name, file))
+    return modules
 
 
 def import_failure(found: list[ShadowedModule], beat: Callable[[], None], folder: str = "") -> str | None:

@@ -43,7 +43,7 @@ def groups(world_size: int, per_host: int, has_gpus: bool) -> list[list[list[int
 
 def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[PairSpeed]:
     """Measure all pairs, and slow ones again; all ranks call this with the same arguments and get the same result."""
-    found: list[PairSpeed] = []
+    speeds: list[PairSpeed] = []
     by_cpu = stage.device.type == "cpu"
     for batch in batches:
         rounds = zip_longest(*(schedule(group) for group in batch), fillvalue=())
@@ -56,8 +56,8 @@ def pair_up(stage: Stage, batches: Sequence[Sequence[Sequence[int]]]) -> list[Pa
             now = {(p.first, p.second): p for p in (*pairs, *again)}
             still = {pair for group in batch for pair in _slow(_within(list(now.values()), group), by_cpu)}
             slow = {pair: times + (pair in still) for pair, times in slow.items()}
-        found += [replace(p, slow_again=slow.get((p.first, p.second))) for p in pairs]
-    return found
+        speeds += [replace(p, slow_again=slow.get((p.first, p.second))) for p in pairs]
+    return speeds
 
 
 def _within(pairs: Sequence[PairSpeed], group: Sequence[int]) -> list[PairSpeed]:
@@ -84,14 +84,14 @@ def _slow(pairs: Sequence[PairSpeed], by_cpu: bool) -> set[tuple[int, int]]:
 
 def _measure(stage: Stage, rounds: Sequence[Sequence[tuple[int, int]]], *, is_sure: bool = False) -> list[PairSpeed]:
     """This rank's part; its measurements as the first of a pair. `is_sure` takes longer, to rule out chance."""
-    found = []
+    speeds = []
     for pairs in rounds:
         for first, second in pairs:
             if stage.rank == first:
-                found.append(_lead(stage, second, is_sure))
+                speeds.append(_lead(stage, second, is_sure))
             elif stage.rank == second:
                 _follow(stage, first, is_sure)
-    return found
+    return speeds
 
 
 def _lead(stage: Stage, peer: int, is_sure: bool) -> PairSpeed:

@@ -163,15 +163,15 @@ class PeerMonitor:
         if supervisors is not None and not self._has_met and now >= self._next_supervisors:
             self._next_supervisors = now + SUPERVISORS_SECONDS
             self.local_peers.update(supervisors.peers())
-        found = self.local_peers.look(now, phase)
-        while found is not None and supervisors is not None and found.pid in supervisors.left_pids():
+        observation = self.local_peers.look(now, phase)
+        while observation is not None and supervisors is not None and observation.pid in supervisors.left_pids():
             self.local_peers.forget(supervisors.left_pids())
-            found = self.local_peers.look(now, phase)
-        if found is None and self._heartbeat is not None and self._heartbeat.found:
-            found = replace(self._cut_off() or self._heartbeat.found[0], phase=phase)
-        if found is None and self.notices_fd is not None and not self._has_met:
-            found = node_notices.read(self.notices_fd)
-        return found
+            observation = self.local_peers.look(now, phase)
+        if observation is None and self._heartbeat is not None and self._heartbeat.found:
+            observation = replace(self._cut_off() or self._heartbeat.found[0], phase=phase)
+        if observation is None and self.notices_fd is not None and not self._has_met:
+            observation = node_notices.read(self.notices_fd)
+        return observation
 
     def stop_heartbeat(self) -> None:
         """Stop watching the other hosts: each one ends by itself now."""

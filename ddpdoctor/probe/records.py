@@ -77,12 +77,12 @@ class Records:
         """Any JSON value; None if it is not one."""
         text = self._proof.opened(line.rstrip(b"\n")) if len(line) <= MOST_BYTES else None
         try:
-            found = None if text is None else json.loads(text)
+            content = None if text is None else json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if found is None:
+            content = None
+        if content is None:
             self._leave_out(key)
-        return found
+        return content
 
     def read(self, key: str, record: object, kind: type[T]) -> T | None:
         """A record as facts of a type; None if it is not one."""

@@ -37,8 +37,8 @@ def read_capabilities(transports: Iterable[str]) -> TransportCapabilities:
     if not any(transport in THROUGH_HOST_MEMORY for transport in transports):
         return TransportCapabilities()
     try:
-        found = json.loads(run(command("ddpdoctor.collectors.transport_capabilities"), SECONDS).out)
+        content = json.loads(run(command("ddpdoctor.collectors.transport_capabilities"), SECONDS).out)
     except (OSError, LateError, ValueError):
         return TransportCapabilities()
     settings = {name: os.environ[name] for name in CHOOSING if os.environ.get(name)}
-    return TransportCapabilities(found["ways"], found["network"], settings)
+    return TransportCapabilities(content["ways"], content["network"], settings)

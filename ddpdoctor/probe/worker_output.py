@@ -39,12 +39,12 @@ class WorkerOutput:
         self._tail = b"\n".join([self._tail, *(line for line in lines if NCCL_INFO not in line)])[-TAIL_BYTES:]
 
     def _note(self, line: str) -> None:
-        found = CHANNEL.search(line)
-        if found is None:
+        matched = CHANNEL.search(line)
+        if matched is None:
             return
-        peer = found[2] if int(found[1]) == self.rank else found[1]
+        peer = matched[2] if int(matched[1]) == self.rank else matched[1]
         if self.transports.get(peer, "P2P").startswith("P2P"):  # of several, the one without peer access
-            self.transports[peer] = _transport(found[3])
+            self.transports[peer] = _transport(matched[3])
 
     @property
     def text(self) -> str:

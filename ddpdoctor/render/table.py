@@ -306,7 +306,7 @@ def _commands(block: Block) -> list[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for finding in block.alike:
         if finding.fix_commands:
-            found.update({(each.on, each.command): None for each in finding.fix_commands})
+            found.update({(fix_command.on, fix_command.command): None for fix_command in finding.fix_commands})
         elif finding.fix_command:
             found[("", finding.fix_command)] = None
     if len(found) == 1 and block.first.fix_commands:

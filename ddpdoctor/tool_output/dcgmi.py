@@ -43,7 +43,7 @@ def read_diag(lines: Sequence[Line]) -> Record:
             continue
         # The table breaks words: only the space that belongs to the border is removed.
         name, text = row[1].strip(" -"), _without_border(row[2]).rstrip().removeprefix(" ")
-        found = _RESULT.match(text)
+        matched = _RESULT.match(text)
         if name.lower() in _DETAILS:
             if current is not None and text:
                 # A row that is not full ended with a space, which the table does not show.
@@ -51,13 +51,13 @@ def read_diag(lines: Sequence[Line]) -> Record:
             elif name.lower() == "error" and text:
                 current = _result("Deployment", "fail", "", text, number)
                 results.append(current)
-        elif found is not None:
-            status = found[1].lower()
+        elif matched is not None:
+            status = matched[1].lower()
             if current is not None and (current["test"] == name or name.startswith("GPU")):
                 # Newer releases print one more row per GPU under the test, `| | Fail: GPU1 |` or `| GPU3 | Fail |`.
-                _worsen(current, status, name + " " + (found[2] or ""))
+                _worsen(current, status, name + " " + (matched[2] or ""))
                 continue
-            current = _result(name, status, found[2] or "", "", number)
+            current = _result(name, status, matched[2] or "", "", number)
             results.append(current)
         elif name and not name.startswith("="):
             current = None
@@ -131,11 +131,11 @@ def _json_result(name: str, status: str, each: dict[str, Any], line: int) -> dic
 def _merged(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One result per test and status: JSON has one per GPU."""
     merged: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in results:
-        known = merged.setdefault((each["test"], each["status"]), each)
-        if known is not each:
-            known["gpus"] = sorted({*known["gpus"], *each["gpus"]})
-            known["text"] = known["text"] or each["text"]
+    for result in results:
+        known = merged.setdefault((result["test"], result["status"]), result)
+        if known is not result:
+            known["gpus"] = sorted({*known["gpus"], *result["gpus"]})
+            known["text"] = known["text"] or result["text"]
     return list(merged.values())
 
 
@@ -178,8 +178,8 @@ def read_health(lines: Sequence[Line]) -> Record:
     results: list[dict[str, Any]] = []
     gpu: int | None = None
     for number, line in lines:
-        found = _HEALTH.match(line)
-        if found is None:
+        matched = _HEALTH.match(line)
+        if matched is None:
             if (
                 results
                 and results[-1]["status"] != "pass"
@@ -187,17 +187,17 @@ def read_health(lines: Sequence[Line]) -> Record:
             ):
                 results[-1]["text"] = f"{results[-1]['text']} {more[1]}".strip()[:LONGEST]
             continue
-        of_gpu = re.match(r"GPU(?: ID)?:?\s*(\d{1,2})", found[1])
+        of_gpu = re.match(r"GPU(?: ID)?:?\s*(\d{1,2})", matched[1])
         gpu = int(of_gpu[1]) if of_gpu is not None else gpu
-        words = found[2].lstrip("- :>").split(" ", 1)
-        status = next((s for w, s in _HEALTH_WORDS.items() if re.search(rf"\b{w}\b", found[2], re.I)), None)
+        words = matched[2].lstrip("- :>").split(" ", 1)
+        status = next((s for w, s in _HEALTH_WORDS.items() if re.search(rf"\b{w}\b", matched[2], re.I)), None)
         if status is not None and words:
-            result = _result(found[1].strip(), status, "", "", number)
+            result = _result(matched[1].strip(), status, "", "", number)
             result["gpus"] = [gpu] if gpu is not None else []
             results.append(result)
     # The overall result repeats the worst of the others.
     parts = [each for each in results if not each["test"].startswith("Overall")] or results
-    return _settled(record, [each for each in parts if each["status"] != "pass"] or results[:1])
+    return _settled(record, [part for part in parts if part["status"] != "pass"] or results[:1])
 
 
 _GPU_ID = pattern(r"\s*gpuId (\d{1,2}):\s*$")

@@ -51,7 +51,7 @@ def _divided(host: str, records: Sequence[Sourced]) -> dict[str, list[Sourced]]:
     uuids: dict[str, set[str]] = {}
     for record, file in records:
         uuids.setdefault(file, set()).update(card.uuid for card in record.cards if card.uuid)
-    sets = [found for found in uuids.values() if found]
+    sets = [uuid for uuid in uuids.values() if uuid]
     if host or all(a & b for a in sets for b in sets):
         return {host: list(records)}
     divided: dict[str, list[Sourced]] = {}

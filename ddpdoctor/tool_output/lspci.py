@@ -45,14 +45,14 @@ class _PciFunction:
 def read_lspci(lines: Sequence[Line]) -> Record:
     """The record of a listing. Links and ACS are in `lspci -vvv` only, and ACS only if root ran it."""
     functions = _functions(lines)
-    record = Record("lspci -vvv" if any(each.able for each in functions) else "lspci", is_whole=False)
-    bridges = [each for each in functions if each.below is not None]
-    gpus = [each for each in functions if each.kind in _GPU_CLASSES and "NVIDIA" in each.title]
+    record = Record("lspci -vvv" if any(function.able for function in functions) else "lspci", is_whole=False)
+    bridges = [function for function in functions if function.below is not None]
+    gpus = [function for function in functions if function.kind in _GPU_CLASSES and "NVIDIA" in function.title]
     for gpu in gpus:
         record.cards.append(_card(gpu, bridges))
-    for each in functions:
-        if each.kind in _NIC_CLASSES and _RDMA.search(each.title) and "Virtual Function" not in each.title:
-            _nic(record, each)
+    for function in functions:
+        if function.kind in _NIC_CLASSES and _RDMA.search(function.title) and "Virtual Function" not in function.title:
+            _nic(record, function)
     record.say(
         "gpu.pci",
         [{"bus_id": g.bus_id, "vendor": "10de", "device": ""} for g in gpus] or None,
@@ -63,14 +63,14 @@ def read_lspci(lines: Sequence[Line]) -> Record:
 
 
 def _functions(lines: Sequence[Line]) -> list[_PciFunction]:
-    found: list[_PciFunction] = []
+    functions: list[_PciFunction] = []
     for number, line in lines:
         begins = _DEVICE.match(line)
         if begins is not None:
-            found.append(_PciFunction(bus_id_of(begins[1]) or begins[1], begins[2], begins[3], number))
-        elif found:
-            _detail(found[-1], line, number)
-    return found
+            functions.append(_PciFunction(bus_id_of(begins[1]) or begins[1], begins[2], begins[3], number))
+        elif functions:
+            _detail(functions[-1], line, number)
+    return functions
 
 
 def _detail(function: _PciFunction, line: str, number: int) -> None:
@@ -91,7 +91,7 @@ def _card(gpu: _PciFunction, bridges: Sequence[_PciFunction]) -> Card:
     if gpu.able is not None and gpu.link is not None:
         card.device["pcie_width"] = Said(gpu.link[1], gpu.link_line)
         card.device["pcie_width_max"] = Said(gpu.able[1], gpu.link_line)
-    above = [each for each in bridges if _is_above(each, gpu.bus_id)]
+    above = [bridge for bridge in bridges if _is_above(bridge, gpu.bus_id)]
     known = [each for each in above if each.acs is not None]
     if known:
         redirecting = [each for each in known if "ReqRedir+" in (each.acs or "") or "SrcValid+" in (each.acs or "")]

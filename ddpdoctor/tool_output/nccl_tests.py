@@ -108,8 +108,8 @@ def _wrong(text: str) -> int:
 def _collective(lines: Sequence[Line]) -> str | None:
     """The collective, from the program's name in the command line or in the first line of newer releases."""
     for _, line in lines:
-        found = _NAME.search(line)
-        name = (found[1] or found[2]) if found is not None else None
+        matched = _NAME.search(line)
+        name = (matched[1] or matched[2]) if matched is not None else None
         if name in _COLLECTIVES:
             return name
     return None

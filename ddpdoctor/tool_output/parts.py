@@ -209,21 +209,21 @@ def _starts(lines: Sequence[Line]) -> Iterator[tuple[str, int, str]]:
     text = "\n".join(line for _, line in lines)
     start = 0
     for index, (_, line) in enumerate(lines):
-        found = _ANCHOR.match(text, start) if line else None
-        if found is not None:
-            yield found.lastgroup or "", index, found[0]
+        matched = _ANCHOR.match(text, start) if line else None
+        if matched is not None:
+            yield matched.lastgroup or "", index, matched[0]
         start += len(line) + 1
 
 
 def _name_in(words: str) -> str | None:
     """The host in `gpu-07 | CHANGED | rc=0 >>`, in a banner of dshbak, in the output of uname, or in a shell prompt."""
-    found = re.match(r"([\w.-]+) \| |-+\n([\w.-]+)\n|(?:uname: )?Linux ([\w.-]+) |\[?[\w.-]+@([\w.-]+)", words)
-    return next((name for name in found.groups() if name), None) if found is not None else None
+    matched = re.match(r"([\w.-]+) \| |-+\n([\w.-]+)\n|(?:uname: )?Linux ([\w.-]+) |\[?[\w.-]+@([\w.-]+)", words)
+    return next((name for name in matched.groups() if name), None) if matched is not None else None
 
 
 def _variables(lines: Sequence[Line]) -> tuple[ToolPart, ...]:
     """A text that is the output of `env`: nearly every line sets a variable, and one is of a shell or a job."""
     written = [line for _, line in lines if line.strip()]
-    names = [found[1] for line in written if (found := _VARIABLE.match(line))]
+    names = [matched[1] for line in written if (matched := _VARIABLE.match(line))]
     is_environment = len(names) >= max(LEAST_VARIABLES, VARIABLE_SHARE * len(written))
     return (ToolPart("env", tuple(lines)),) if is_environment and any(map(_OF_ENVIRONMENT.match, names)) else ()

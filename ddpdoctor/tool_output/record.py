@@ -99,10 +99,10 @@ class Record:
 
 def bus_id_of(text: str) -> str | None:
     """A PCI address in the form that the facts use, `0000:3b:00.0`; None if the text is not one."""
-    found = _BUS_ID.match(text.strip())
-    if found is None:
+    matched = _BUS_ID.match(text.strip())
+    if matched is None:
         return None
-    domain, bus, device, function = found.groups()
+    domain, bus, device, function = matched.groups()
     return f"{int(domain or '0', 16):04x}:{bus}:{device}.{function or '0'}".lower()
 
 
@@ -113,7 +113,7 @@ def decimal(text: str) -> float | None:
 
 def integer(text: str) -> int | None:
     """The number that a text begins with (`16x`, `85 C`, `-2 C`, `0x3`); None for anything else, such as `N/A`."""
-    found = re.match(r"\s*(-?(?:0[xX][0-9a-fA-F]+|\d+))(?![\w.]*[A-Za-z]*\.\d)", text)
-    if found is None or len(found[1]) > LONGEST_NUMBER:
+    matched = re.match(r"\s*(-?(?:0[xX][0-9a-fA-F]+|\d+))(?![\w.]*[A-Za-z]*\.\d)", text)
+    if matched is None or len(matched[1]) > LONGEST_NUMBER:
         return None
-    return int(found[1], 0) if "x" in found[1].lower() else int(found[1])
+    return int(matched[1], 0) if "x" in matched[1].lower() else int(matched[1])

@@ -36,8 +36,8 @@ def read_query(lines: Sequence[Line]) -> Record:
     record = Record("nvidia-smi -q")
     _read(record, _values_of_text(lines), is_xml=False)
     for number, line in lines:
-        found = _CORRUPT.match(line.strip())
-        card = _card_at(record, found[1]) if found is not None else None
+        matched = _CORRUPT.match(line.strip())
+        card = _card_at(record, matched[1]) if matched is not None else None
         if card is not None:
             card.device["inforom"] = Said("CORRUPTED_INFOROM", number)
     return record
@@ -80,8 +80,8 @@ def _read(record: Record, values: Iterator[_Value], *, is_xml: bool) -> None:
 
 
 def _cuda(text: str) -> int | None:
-    found = re.match(r"(\d{1,2})\.(\d{1,2})$", text)
-    return None if found is None else int(found[1]) * 1000 + int(found[2]) * 10
+    matched = re.match(r"(\d{1,2})\.(\d{1,2})$", text)
+    return None if matched is None else int(matched[1]) * 1000 + int(matched[2]) * 10
 
 
 def _tell(card: Card, path: str, text: str, line: int) -> None:

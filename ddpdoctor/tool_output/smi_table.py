@@ -73,11 +73,11 @@ def read_table(lines: Sequence[Line]) -> Record:
 
 
 def _header(record: Record, line: str, number: int) -> None:
-    found = _HEADER.search(line)
-    if found is None:
+    matched = _HEADER.search(line)
+    if matched is None:
         return
-    record.say("gpu.driver_version", found[2], number)
-    cuda = _CUDA.match(found[3] or "")
+    record.say("gpu.driver_version", matched[2], number)
+    cuda = _CUDA.match(matched[3] or "")
     record.say("gpu.driver_cuda", int(cuda[1]) * 1000 + int(cuda[2]) * 10 if cuda else None, number)
 
 
@@ -135,13 +135,13 @@ def read_failure(lines: Sequence[Line]) -> Record:
                 code = "GPU_IS_LOST" if "lost" in handle[2].lower() else absence_of(handle[2].strip(" .")) or "UNKNOWN"
                 record.cards.append(Card(number, bus_id=bus_id, absent={"handle": code}))
             continue
-        found = _INIT.search(line)
-        if found is None:
+        matched = _INIT.search(line)
+        if matched is None:
             continue
-        if found[1]:
+        if matched[1]:
             record.say("gpu.nvml_error", "DRIVER_NOT_LOADED", number)
-        elif found[2]:
-            code = next((c for words, c in _INIT_CODES.items() if words in found[2].lower()), "UNKNOWN")
+        elif matched[2]:
+            code = next((c for words, c in _INIT_CODES.items() if words in matched[2].lower()), "UNKNOWN")
             record.say("gpu.nvml_error", code, number)
         else:
             record.say("gpu.no_device", True, number)

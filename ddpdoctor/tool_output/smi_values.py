@@ -94,8 +94,8 @@ def mebibytes(text: str) -> int | None:
 
 def milliwatts(text: str) -> int | None:
     """`700.00 W` in mW."""
-    found = re.match(r"\s*(\d{1,6})(?:\.(\d{1,3}))?", text)
-    return None if found is None else int(found[1]) * 1000 + int((found[2] or "0").ljust(3, "0"))
+    matched = re.match(r"\s*(\d{1,6})(?:\.(\d{1,3}))?", text)
+    return None if matched is None else int(matched[1]) * 1000 + int((matched[2] or "0").ljust(3, "0"))
 
 
 def nanoseconds(text: str) -> int | None:

@@ -86,11 +86,11 @@ def read_limits(lines: Sequence[Line]) -> Record:
     """The record of `ulimit -a`, which shows the soft limits only."""
     record = Record("ulimit -a")
     for number, line in lines:
-        found = _LIMIT.match(line.strip())
-        if found is None or found[3] not in _LIMITS:
+        matched = _LIMIT.match(line.strip())
+        if matched is None or matched[3] not in _LIMITS:
             continue
-        field, unit = _LIMITS[found[3]]
-        value = UNLIMITED if found[4] == "unlimited" else integer(found[4])
+        field, unit = _LIMITS[matched[3]]
+        value = UNLIMITED if matched[4] == "unlimited" else integer(matched[4])
         if value is not None:
             soft = value if value == UNLIMITED else value * unit
             record.say(f"host.limits.{field}", {"soft": soft, "hard": soft}, number)
@@ -102,11 +102,11 @@ def read_environment(lines: Sequence[Line]) -> Record:
     """The record of `env`, `export -p` or `declare -x`."""
     record = Record("env")
     for number, line in lines:
-        found = _VARIABLE.match(line)
-        if found is not None:
-            value = found[2]
+        matched = _VARIABLE.match(line)
+        if matched is not None:
+            value = matched[2]
             is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-            record.variables[found[1]] = Said(value[1:-1] if is_quoted else value, number)
+            record.variables[matched[1]] = Said(value[1:-1] if is_quoted else value, number)
     record.host = next(
         (record.variables[n].value for n in ("SLURMD_NODENAME", "HOSTNAME") if n in record.variables), None
     )

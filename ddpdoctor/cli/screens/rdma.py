@@ -50,8 +50,8 @@ def _gid(port: RdmaPort) -> str:
     """The RoCE v2 entry with an IPv4 address."""
     if not port.is_roce:
         return "-"
-    found = next((g for g in port.gids if g.is_routable and g.address and g.address.version == 4), None)
-    return "none" if found is None else f"{found.index}: {found.address}"
+    gid = next((g for g in port.gids if g.is_routable and g.address and g.address.version == 4), None)
+    return "none" if gid is None else f"{gid.index}: {gid.address}"
 
 
 def _summary(rdma: Rdma, variables: Mapping[str, str], spec: str | None, taken: list[str]) -> str:

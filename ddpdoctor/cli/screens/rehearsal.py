@@ -27,14 +27,14 @@ WORDS = {
 
 def draw(facts: Facts, *, width: int, colour: bool) -> str:
     """One row for the ranks that ended alike; nothing if all ran to their end."""
-    found = facts.rehearsal
-    if found is None or all(rank.end in (RankEnd.FINISHED, RankEnd.ENDED) for rank in found.ranks):
+    rehearsal = facts.rehearsal
+    if rehearsal is None or all(rank.end in (RankEnd.FINISHED, RankEnd.ENDED) for rank in rehearsal.ranks):
         return ""
     table = Table(box=None, pad_edge=False)
     for name in ("ranks", "steps", "end", "at"):
         table.add_column(name, overflow="fold")
     rows: dict[tuple[str, ...], list[int]] = {}
-    for rank in found.ranks:
+    for rank in rehearsal.ranks:
         rows.setdefault((str(rank.steps), _end(rank), _place(rank)), []).append(rank.rank)
     for (steps, end, place), ranks in rows.items():
         table.add_row(ranges(ranks).partition(" ")[2], steps, Text(end), Text(place))

@@ -45,7 +45,7 @@ class Layer:
         """The parser fails, or misreads a word: the rest of its reading may not be what was meant. A word of the script on
         which only some versions of the parser stop changes nothing of what it has read.
         """
-        return bool(self.typos) or any(not each.after_script for each in self.reading.problems)
+        return bool(self.typos) or any(not problem.after_script for problem in self.reading.problems)
 
     @property
     def name(self) -> str:

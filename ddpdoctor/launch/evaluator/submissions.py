@@ -12,7 +12,7 @@ from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
 from ddpdoctor.facts.refused import Refused
 from ddpdoctor.facts.shell_text import ShellText
-from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, OtherProgram, Part, Step, Submission, Task
+from ddpdoctor.facts.submission import Grant, Launcher, OtherProgram, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import SUBMIT_HOST, Allocation
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun, Launched, Starter
 from ddpdoctor.launch.evaluator.jobs import ImaginedJob
@@ -36,7 +36,6 @@ def submission_of(
     run: ImaginedRun,
     jobs: Sequence[ImaginedJob],
     lines: Iterable[LaunchLine] = (),
-    services: tuple[ClusterService, ...] = (),
     shell: ShellText | None = None,
     script: Callable[[str], StartedScript | None] = lambda path: None,
     refused: tuple[Refused, ...] = (),
@@ -68,7 +67,6 @@ def submission_of(
         tuple(steps),
         _grant(run.allocation, places),
         _is_awaited(text, run),
-        services,
         ray_starts=ray_starts(run.programs, places.mark),
         ray_submits=ray_submits(run.programs, places.mark),
         demands=gpu_demands(run, places.mark),

@@ -128,8 +128,8 @@ def host_out_of_memory(log: Log) -> Iterator[Finding]:
 
     ## Fix
     Load the checkpoint on rank 0 only or on the meta device, use fewer DataLoader workers, or mmap the data set. Under Slurm,
-    request more memory (`--mem`). If `unable to
-    mmap` appears while memory is free, the workers share more tensors than vm.max_map_count allows.
+    request more memory (`--mem`). If `unable to mmap`
+    appears while memory is free, the workers share more tensors than vm.max_map_count allows.
 
     ## Example
 

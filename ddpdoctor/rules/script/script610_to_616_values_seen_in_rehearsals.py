@@ -195,8 +195,7 @@ def evaluated_models_differ(script: Script) -> Iterator[Finding]:
     ## Fix
     Update the average on all ranks, or broadcast it before the evaluation.
 
-    For BatchNorm keep `broadcast_buffers=True`, use
-    SyncBatchNorm, or average the buffers.
+    For BatchNorm keep `broadcast_buffers=True`, use SyncBatchNorm, or average the buffers.
 
     ## Example
         # before
@@ -239,8 +238,7 @@ def checkpoint_keys_do_not_match() -> None:
     ## Fix
     Save `model.module.state_dict()`, or remove the prefix before loading.
 
-    Use `strict=True` (the default) or check the returned
-    `missing_keys`.
+    Use `strict=True` (the default) or check the returned `missing_keys`.
 
     ## Example
         # before

@@ -264,8 +264,7 @@ def padded_samples_counted() -> None:
 
     ## Why it matters
     The sampler repeats samples so that all ranks have equally many. The sum counts them twice, and is divided by the size of
-    the data set: an accuracy is too large, and
-    may exceed 1.
+    the data set: an accuracy is too large, and may exceed 1.
 
     ## Fix
     Divide by the number of samples that were counted, or evaluate without padding:

@@ -120,9 +120,9 @@ def flat(ex: Executor, values: list[Traced]) -> list[Traced]:
     return result
 
 
-def pure(ex: Executor, node: ast.AST, kind: TracedKind, values: list[Traced], symbol: object = None) -> Traced:
+def pure(ex: Executor, node: ast.AST, kind: TracedKind, values: list[Traced]) -> Traced:
     """The result of a function without side effects."""
-    result = derived(kind, *flat(ex, values), symbol=symbol)
+    result = derived(kind, *flat(ex, values))
     if any(ex.now(v).has("gathered") for v in values):
         result = result.marked("gathered")
     if "no_grad" in ex.contexts:

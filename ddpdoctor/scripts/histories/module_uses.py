@@ -49,7 +49,6 @@ __all__ = [
 
 _KEEP = ("train", "eval", "float", "half", "double", "bfloat16", "cuda", "cpu", "to", "requires_grad_", "apply")
 _KEEPS_VALUES = ("train", "eval", "float", "half", "double", "bfloat16", "cuda", "cpu", "to", "requires_grad_", "()")
-_PARAMETERS = ("parameters", "named_parameters", "state_dict", "values", "items")
 
 
 def wrapped(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:

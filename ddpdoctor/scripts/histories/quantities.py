@@ -69,7 +69,6 @@ class Execution(Protocol):
 
 
 _LOCAL = frozenset(("of-part", "counted-part", "part-mean", "part-over-whole"))
-_MEANS = ("mean", "nanmean")
 
 
 def batch_marks(*, is_split: bool, is_whole: bool) -> frozenset[str]:

@@ -120,8 +120,8 @@ def _of_name(evaluator: Evaluator, node: ast.Name, frame: CallFrame, depth: int)
 
 def _deferred(evaluator: Evaluator, binding: Binding, frame: CallFrame, depth: int) -> Callable[[], object]:
     def describe() -> object:
-        found = tensor_of(evaluator, binding.value, frame, depth) if binding.value is not None else None
-        return Unknown.SAME if found is None else found
+        tensor = tensor_of(evaluator, binding.value, frame, depth) if binding.value is not None else None
+        return Unknown.SAME if tensor is None else tensor
 
     return describe
 
@@ -239,11 +239,11 @@ def _size(evaluator: Evaluator, node: ast.expr, frame: CallFrame) -> object:
     if isinstance(node, ast.Call):
         is_length = frame.module.names.of(node.func) == "len" and len(node.args) == 1
         measured = node.args[0] if is_length else getattr(node.func, "value", None)
-        found = tensor_of(evaluator, measured, frame) if isinstance(measured, ast.expr) else None
-        if found is not None and is_length:
-            return found.shape[0] if found.shape else Unknown.SAME
-        if found is not None and getattr(node.func, "attr", "") in ("numel", "nelement"):
-            return Unknown.SAME if found.elements is None else found.elements
+        tensor = tensor_of(evaluator, measured, frame) if isinstance(measured, ast.expr) else None
+        if tensor is not None and is_length:
+            return tensor.shape[0] if tensor.shape else Unknown.SAME
+        if tensor is not None and getattr(node.func, "attr", "") in ("numel", "nelement"):
+            return Unknown.SAME if tensor.elements is None else tensor.elements
     return value
 
 

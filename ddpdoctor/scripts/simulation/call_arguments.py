@@ -65,13 +65,13 @@ _LISTS = {"dist.broadcast_object_list": (0, "object_list")}
 
 
 def _shape(event: Event, node: ast.expr) -> object:
-    found = tensor_of(event.evaluator, node, event.frame)
-    return found.shape if found is not None else None
+    tensor = tensor_of(event.evaluator, node, event.frame)
+    return tensor.shape if tensor is not None else None
 
 
 def _dtype(event: Event, node: ast.expr) -> object:
-    found = tensor_of(event.evaluator, node, event.frame)
-    return found.dtype if found is not None else None
+    tensor = tensor_of(event.evaluator, node, event.frame)
+    return tensor.dtype if tensor is not None else None
 
 
 def _root(event: Event, node: ast.expr) -> object:

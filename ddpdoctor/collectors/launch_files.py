@@ -221,6 +221,7 @@ def _imagine(path: str, text: str, found: LaunchFiles, start: _Start) -> None:
     from ddpdoctor.facts.launch.record import Launch
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.shell_settings import refused_in_shell
     from ddpdoctor.launch.evaluator.shell_text import shell_text_of
     from ddpdoctor.launch.evaluator.submissions import submission_of
 
@@ -230,7 +231,14 @@ def _imagine(path: str, text: str, found: LaunchFiles, start: _Start) -> None:
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, start.version, texts)
     shell = shell_text_of(text, start.version, run_of_file)
     found.submissions[path] = submission_of(
-        path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell, script=texts.started_script
+        path,
+        text,
+        run_of_file,
+        found.jobs[path],
+        found.lines[path],
+        shell=shell,
+        script=texts.started_script,
+        refused=refused_in_shell(text, path, run_of_file, start.environ),
     )
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
 

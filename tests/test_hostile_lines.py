@@ -17,7 +17,7 @@ from ddpdoctor.privacy import redaction
 IS_FULL = os.environ.get("DDPDOCTOR_FULL") == "1"
 LINE = 1 << 20
 SIZES = (1000, 4000, 16_000, 64_000, 256_000, LINE) if IS_FULL else (1000, 4000, 16_000, 64_000)
-TIMES = 30.0
+TIMES = 40.0
 """How much more time than a plain expression one may take: the plain one goes through 1 MiB in some 20 ms."""
 PIECE = MOST_LINE_BYTES + MOST_LINE_BYTES // 4
 """What the reader of logs shows to a signature at once."""

@@ -24,6 +24,7 @@ from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.script.script550_ignore_comment_idle import ignore_comment_idle
 from ddpdoctor.scripts.syntax.module import modules
+from ddpdoctor.system.budget import MEBIBYTES, limited_memory
 
 __all__ = ["FILE_SECONDS", "JudgedScript", "ScriptJudging", "judge_script"]
 
@@ -67,11 +68,18 @@ def judge_script(text: ScriptText, plan: ScriptJudging) -> JudgedScript:
     outcome = Outcome()
     late: list[str] = []
     try:
-        with _limited(plan.end):
+        with limited_memory(), _limited(plan.end):
             outcome = _outcome(text, starts, plan)
     except TooLong:
         late = ["all"]
+    except MemoryError:
+        return JudgedScript(path, failure=f"{path}: not judged: needs more than {MEBIBYTES} MiB of memory")
     late += sorted({each.code for each in outcome.crashed if each.error.startswith(TooLong.__name__)})
+    large = sorted({each.code for each in outcome.crashed if each.error.startswith(MemoryError.__name__)})
+    outcome.crashed = [each for each in outcome.crashed if each.code not in large]
+    if large and not late:
+        why = f"needs more than {MEBIBYTES} MiB of memory"
+        return JudgedScript(path, outcome, failure=f"{path}: not judged by {', '.join(large)}: {why}")
     outcome.crashed = [each for each in outcome.crashed if each.code not in late]
     limit = "--timeout ran out" if time.monotonic() >= plan.end else f"not done within {FILE_SECONDS:.0f} s of CPU time"
     by = "" if late[:1] == ["all"] else f" by {', '.join(late)}"
@@ -90,7 +98,7 @@ def _limited(end: float) -> Iterator[None]:
         raise TooLong("its time limit was reached")
 
     before = [(each, signal.signal(each, late)) for each in (signal.SIGPROF, signal.SIGALRM)]
-    signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 20)
+    signal.setitimer(signal.ITIMER_PROF, FILE_SECONDS, FILE_SECONDS / 200)
     signal.setitimer(signal.ITIMER_REAL, min(max(0.001, end - time.monotonic()), LONGEST_TIMER), 0.1)
     try:
         yield

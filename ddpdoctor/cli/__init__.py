@@ -25,6 +25,10 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 """Errors of a process that may not have more files, memory, processes or threads."""
 
 
+NO_THREAD = "can't start new thread"
+"""What Python says where a limit of processes or memory leaves no room for a thread."""
+
+
 class _EndedBySignal(BaseException):
     """SIGTERM or SIGHUP arrived; not an Exception, so that no `except Exception` catches it."""
 
@@ -51,6 +55,13 @@ def main(argv: Sequence[str] | None = None, command: Callable[[], int] | None = 
         code = _cannot_write(error)
     except MemoryError:
         code = _say("error: not enough memory; raise the limits of this shell (ulimit -a) or container", 3)
+    except RuntimeError as error:
+        is_limit = str(error) == NO_THREAD
+        code = (
+            _say(f"error: {error}; raise the limits of this shell (ulimit -a) or container", 3)
+            if is_limit
+            else _confess(error)
+        )
     except Exception as error:  # the error boundary: any exception that gets here is a bug of ddpdoctor
         code = _confess(error)
     _leave(code)

@@ -104,27 +104,34 @@ def find(paths: Iterable[str], known: Scripts | None = None) -> Scripts:
     return scripts
 
 
+MOST_DEPTH = 100
+"""Folders in folders: no project has more, and each costs as much as all above it."""
+
+
 def _walk(top: str, failures: list[str]) -> Iterator[str]:
     """The files below a folder, in order. Links to folders are not followed: they can form cycles."""
-    waiting: list[tuple[str, IgnoreRules]] = [(top, rules_above(top))]
+    waiting: list[tuple[str, str, int, IgnoreRules]] = [(top, os.path.realpath(top), 0, rules_above(top))]
     while waiting:
-        folder, ignored = waiting.pop()
-        ignored = ignored.inside(os.path.realpath(folder))
+        folder, base, depth, ignored = waiting.pop()
+        if depth > MOST_DEPTH:
+            failures.append(f"{folder[:200]}…: not read: nested more than {MOST_DEPTH} deep")
+            continue
+        ignored = ignored.inside(base)
         try:
             entries = sorted(os.scandir(folder), key=lambda e: e.name)
         except OSError as error:
             failures.append(f"{folder}: not read: {error.strerror}")
             continue
-        base = os.path.realpath(folder)
         files: list[str] = []
-        folders: list[tuple[str, IgnoreRules]] = []
+        folders: list[tuple[str, str, int, IgnoreRules]] = []
         for entry in entries:
             path = os.path.join(folder, entry.name) if folder != "." else entry.name
+            real = os.path.join(base, entry.name)
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in SKIPPED and not ignored.matches(os.path.join(base, entry.name), True):
-                    folders.append((path, ignored))
+                if entry.name not in SKIPPED and not ignored.matches(real, True):
+                    folders.append((path, real, depth + 1, ignored))
             elif not entry.name.endswith(SUFFIXES) or os.path.isfile(path):
-                files += [] if ignored.matches(os.path.join(base, entry.name), False) else [path]
+                files += [] if ignored.matches(real, False) else [path]
         yield from files
         waiting += reversed(folders)
 

@@ -70,7 +70,7 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
     "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "
     r"(?P<code>-?\d+)",
-    "return_code": r"(?:--local_rank=(?P<local>\d+)\b[^\n]{0,700})?exits with return code = (?P<code>-?\d+)",
+    "return_code": r"(?:--local_rank=(?P<local>\d+)\b[^\n]{0,500})?exits with return code = (?P<code>-?\d+)",
     "event": r'"torchelastic\.worker\.status\.FAILED", "source": "WORKER".{0,200}?"global_rank": (?P<rank>\d+)'
     r'(?:.{0,99}?"worker_id": "(?P<pid>\d+)")?(?:.{0,99}?"hostname": "(?P<host>[^"]+)")?'
     r"(?:.{0,300}?Signal (?P<signal>\d+) \(SIG)?",

@@ -39,7 +39,7 @@ class OpenEnd(str, Enum):
 
 _OF_PROCESSES = (InputKind.TEXT, InputKind.ERROR_FILE)
 _GOOD_END = pattern(
-    r'"run_stop"[^\n]{0,250}"status": "success"|"key": "status", "value": "success"|ENDING TIMING RUN|^(?:\d+: )?RESULT,'
+    r'"run_stop"[^\n]{0,160}"status": "success"|"key": "status", "value": "success"|ENDING TIMING RUN|^(?:\d+: )?RESULT,'
     r"|\btrain_runtime\b|\btrain_samples_per_second\b|\btrain_loss +=|^\*{3,} (?:train|eval) metrics \*{3,}"
     r"|\b(?:training|job|run|fine-?tuning|evaluation|experiment|task|all (?:tests|epochs|workers|ranks|processes))\b[^\n]{0,30}"
     r" (?:has |have |is |are |was )?(?:already |successfully )?(?:complete[d]?|finished|succeeded|done)\b(?! with)"

@@ -15,7 +15,7 @@ from ddpdoctor.facts.variables import is_secret
 from ddpdoctor.late_pattern import pattern
 from ddpdoctor.privacy.marks import mark
 from ddpdoctor.privacy.scanner import without_tokens
-from ddpdoctor.privacy.secret_places import MESSAGE, PLACES, PROGRAMS
+from ddpdoctor.privacy.secret_places import LOGIN, MESSAGE, PLACES, PROGRAMS
 from ddpdoctor.privacy.secret_words import Announces, announces
 from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_random, looks_like_key
 
@@ -25,7 +25,7 @@ URL = pattern(
     r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]{1,400}|[^/?#:\s'\"<>]{0,200}:(?!\d+/)(?:(?!://)[^\s'\"<>@]){1,400})@"
 )
 """Credentials in a URL: a password may contain characters that should have been escaped, and is not a port."""
-_FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
+_FIRM = r"secret(?!ar)|passw(?:or)?d|passphrase|passwd|credential"
 """Words that make any name with them the name of a secret."""
 _KEYS = (
     r"(?:api|access|account|private|fernet|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
@@ -133,9 +133,13 @@ _OF_NAME = pattern(r"(?:ref|name|file|path|type|provider|policy)$", re.IGNORECAS
 """Names of a secret's location or kind, which are not secrets themselves."""
 SIGNALS = pattern(r"SIG[A-Z0-9]{2,8}|munge|auth/\w+|basic|bearer|kerberos|ldap|oauth2?|ssh", re.IGNORECASE)
 """Values of `sig=…` and `auth=…` that are names."""
+_FILE = pattern(r"~?(?:/[\w.-]{1,80}){2,12}\.(?:json|ya?ml|txt|conf|cfg|ini|toml|pem|key|crt|env|keytab|jwt|token)")
+"""A path to a file with a secret: `GOOGLE_APPLICATION_CREDENTIALS=/secrets/key.json`."""
 NO_PASS = pattern(r"(?:forward|backward|first|second|third|fwd|bwd|one|two|single|grad|post|pre)[_-]pass$")
 HASH = pattern(
-    r"(?:sha\d*|commit|revision|digest|md5|etag|blob|checksum|hash|machine-id|boot_id)\W{1,3}$", re.IGNORECASE
+    r"(?:sha\d*|commit|revision|digest|md5|etag|blob|checksum|hash|machine-id|boot_id|HEAD is now at|tree|parent"
+    r"|(?:run|trace|span|request|experiment|artifact)[_-]?id|(?:md5|sha\d{1,3}|b2)sum\s+\S{1,60})\W{1,3}$",
+    re.IGNORECASE,
 )
 """Before a hexadecimal number that is not a key."""
 SHORT = pattern(r"\d{1,5}(?:\.\d+)?")
@@ -208,7 +212,7 @@ def _text(text: str, field: str) -> str:
         text = f"{text[:LONGEST]} ({len(text) - LONGEST} characters left out)"
     text = URL.sub(lambda m: f"{m['scheme']}***@", text)
     text = SHAPE.sub(lambda m: m[0] if _is_identity(field, m) else mark(m[0]), text)
-    text = HEADER.sub(_marked, text)
+    text = LOGIN.sub(_marked, HEADER.sub(_marked, text))
     if NAMES.search(text):
         text = ASSIGNED.sub(_named, NAMED.sub(_named, text))
         for known in (ENTRY, LISTED, PAIR, KEYED):
@@ -278,7 +282,7 @@ def _named(match: re.Match[str]) -> str:
     )
     is_plain = is_plain or SIGNALS.fullmatch(value) is not None or NO_PASS.search(name) is not None
     is_plain = is_plain or (value.isdigit() and re.search(r"\.\w{1,4}$", name) is not None)  # file:line
-    is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd"))
+    is_plain = is_plain or (value.startswith(("/", "~")) and name.endswith("pwd")) or _FILE.fullmatch(value) is not None
     is_plain = is_plain or _OF_NAME.search(name) is not None
     is_plain = is_plain or (sign.startswith(" ") and re.match(r"[A-Za-z_][\w.]*[\[(]", value) is not None)  # code
     # After a space, a word is a value only if the name is an option: "token bucket" and "password file" are prose.
@@ -292,4 +296,4 @@ def _is_identity(field: str, found: re.Match[str]) -> bool:
     """Whether a hexadecimal number names something: by its field, or by the word before it."""
     if re.fullmatch(r"[0-9a-fA-F]+", found[0]) is None:
         return False
-    return bool(IDENTITIES.search(field) or HASH.search(found.string, max(0, found.start() - 20), found.start()))
+    return bool(IDENTITIES.search(field) or HASH.search(found.string, max(0, found.start() - 80), found.start()))

@@ -19,7 +19,7 @@ _SHAPES = (
     r"\bhf_[0-9A-Za-z]{16,}\b|\bapi_org_[0-9A-Za-z]{16,}\b|\bwandb_v\d_\w{16,}\b|\br8_[0-9A-Za-z]{16,}\b|\bnvapi-[\w-]{16,}",
     r"\b(?:sk|pk|rk)[-_](?:proj|live|test|ant|or|svcacct|lf)?[-_]?[\w-]{16,}",
     r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-\d-[\w-]{10,}|hooks\.slack\.com/services/[\w/]+",
-    r"discord(?:app)?\.com/api/webhooks/[\w/-]+|hooks\.zapier\.com/hooks/[\w/]+|\b\d{8,10}:[\w-]{35}\b",
+    r"discord(?:app)?\.com/api/webhooks/[\w/-]+|hooks\.zapier\.com/hooks/[\w/]+|(?<!\d)\d{8,10}:[\w-]{35}(?![\w-])",
     r"\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}|\b1//0[\w-]{16,}",
     r"\bpat[0-9A-Za-z]{14}\.[0-9a-f]{64}\b|(?<![\w-])(?=[a-z]*[2-7][a-z]*[2-7])[a-z2-7]{52}(?![\w-])",
     r"\bnpm_[0-9A-Za-z]{20,}\b|\bpypi-[\w-]{16,}|\bdckr_(?:pat|oat)_[\w-]{16,}|\bdop_v1_[0-9a-f]{32,}|\bglsa_\w{20,}",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TypeVar
 
-__all__ = ["MEBIBYTES", "OverBudgetError", "within_budget"]
+__all__ = ["MEBIBYTES", "OverBudgetError", "limited_memory", "within_budget"]
 
 T = TypeVar("T")
 
@@ -35,18 +36,32 @@ def within_budget(work: Callable[[], T], seconds: float) -> T:
     if threading.current_thread() is not threading.main_thread():
         return _tried(work)
     handler = signal.signal(signal.SIGALRM, _end)
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _data_bytes() + (MEBIBYTES << 20)
-    if soft == resource.RLIM_INFINITY or soft > limit:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        return _tried(work)
+        with limited_memory():
+            return _tried(work)
     except _Late:
         raise OverBudgetError(f"not examined within {seconds:g} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, outer)
         signal.signal(signal.SIGALRM, handler)
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """Let this process have MEBIBYTES more memory than now; then Python raises MemoryError. In the main thread only: the limit
+    is one of the whole process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = _data_bytes() + (MEBIBYTES << 20)
+    if soft == resource.RLIM_INFINITY or soft > limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    try:
+        yield
+    finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 

@@ -179,6 +179,7 @@ def test_a_clock_that_is_set_back_makes_no_negative_duration() -> None:
     [
         ("OSError(24, 'Too many open files', '/etc/x')", "error: Too many open files; raise the limits"),
         ("MemoryError()", "error: not enough memory; raise the limits"),
+        ('RuntimeError("can\'t start new thread")', "error: can't start new thread; raise the limits"),
         ("EOFError('marshal data too short')", "error: a compiled Python file is truncated"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commandline import environment
+from commandline import doctor, environment
 
 MOST_BYTES = 1400 << 20
 """Address space: what Python and its libraries map, and the budget of one engine."""
@@ -218,3 +219,26 @@ def test_what_strangers_wrote_never_steers_a_terminal(form: str, tmp_path: Path)
         done = _doctor(*own, "--format", form, *launch, cwd=tmp_path)
         assert "\x1b]" not in done.stdout + done.stderr
         assert "\u202e" not in done.stdout + done.stderr
+
+
+def test_a_script_is_judged_within_its_memory(tmp_path: Path) -> None:
+    """A list of 2.5 million numbers took 2.4 GiB and, one second for each of the rules, more than two minutes."""
+    head = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
+    (tmp_path / "train.py").write_text(f"{head}x = [{'1,' * 2_000_000}]\n")
+    command = [sys.executable, "-m", "ddpdoctor", "lint", "train.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        told = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert "memory" in told
+    assert used.ru_maxrss < 700 << 10  # KiB: the budget, and the interpreter
+
+
+def test_a_dump_is_read_where_less_memory_is_allowed_than_it_may_need(tmp_path: Path) -> None:
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"version": "2.5", "pg_config": {}, "entries": []}))
+    done = doctor("triage", "nccl_trace_rank_0", cwd=tmp_path, shell='ulimit -v 1048576; "$@"')
+    assert "ValueError" not in done.stdout + done.stderr
+    assert "internal error" not in done.stderr

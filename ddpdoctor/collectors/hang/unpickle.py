@@ -171,7 +171,9 @@ def _read(path: str) -> Dump:
 def main() -> None:
     """Read the files that the command line names."""
     gc.disable()  # plain data has no reference cycles, and searching for them takes half of the time
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = MAX_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     for path in sys.argv[1:]:
         dump = _read(path)
         fields = {f.name: getattr(dump, f.name) for f in dataclasses.fields(dump)}

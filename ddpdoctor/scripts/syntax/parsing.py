@@ -37,6 +37,10 @@ def concerns(text: str) -> bool:
     return any(word in text for word in _CONCERNED)
 
 
+LARGE = 1 << 20
+"""Characters. In a shorter text, Python's parser has no memory left only where brackets are nested too deeply."""
+
+
 @lru_cache(maxsize=256)
 def parse(text: str) -> ast.Module | SourceProblem:
     """The syntax tree of Python source, or why there is none. Never raises."""
@@ -48,6 +52,8 @@ def parse(text: str) -> ast.Module | SourceProblem:
         return SourceProblem(f"no Python: {error.msg}", error.lineno, error.offset)
     except ValueError as error:
         return SourceProblem(f"no Python: {error}")
-    except (RecursionError, MemoryError):
+    except (RecursionError, MemoryError) as error:
+        if isinstance(error, MemoryError) and len(text) > LARGE:
+            return SourceProblem("needs too much memory to parse", is_unread=True)
         return SourceProblem("nested too deeply for Python's own parser")
     return tree

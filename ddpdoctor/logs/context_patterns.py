@@ -57,7 +57,10 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "back_off": r"Back-off restarting failed container(?: (?P<container>[\w.-]+) in pod (?P<pod>[\w.-]+?)_)?",
     "nccl_warns": r"\bNCCL (?:WARN|ATTN) ",
     "channel": r"\bChannel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[(?:send|receive)\] )?via "
-    r"(?P<via>(?:NET|SHM|direct shared)\b[^\n]{0,80}?)(?: comm 0x|$)",
+    r"(?P<via>(?:NET|SHM|P2P|direct shared)\b[^\n]{0,80}?)(?: comm 0x|$)",
+    "ranks_of_node": r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nRanks \d+ nNodes (?P<nodes>\d+) localRanks 1 ",
+    "init_start": r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n?[Rr]anks \d+ cudaDev (?P<device>\d+) "
+    r"(?:nvmlDev \d+ )?busId (?P<bus>[0-9a-f]+) commId (?P<group>0x[0-9a-f]+) - Init START",
     "transport_offer": r"NVLS multicast support is available on dev|, type NVL/[A-Z]"
     r"|(?P<rdma>NET/IB : Using \[0\]\S{1,80}:\d{1,3}/(?:IB|RoCE))",
     "nccl_hint": r"\bHINT: (?:In many|To confirm|See https|Default)",

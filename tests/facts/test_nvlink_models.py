@@ -43,3 +43,14 @@ def test_a_model_with_nvlink(name: str, links: int, is_bridged: bool) -> None:
 )  # fmt: skip
 def test_a_model_without_nvlink(name: str | None) -> None:
     assert nvlink_model(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("NVIDIA H100 80GB HBM3", "450 GB/s"), ("NVIDIA B200", "900 GB/s"), ("NVIDIA A100-SXM4-80GB", "")],
+)
+def test_the_line_rate_is_told_with_the_published_bandwidth(name: str, published: str) -> None:
+    model = nvlink_model(name)
+    assert model is not None
+    assert published in model.published
+    assert bool(model.published) == bool(published)

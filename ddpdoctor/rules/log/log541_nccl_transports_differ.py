@@ -54,6 +54,10 @@ def nccl_transports_differ(log: Log) -> Iterator[Finding]:
     direct = {name: h.direct for name, h in hosts.items() if h.direct is not None and h.staged is None}
     if staged and direct:
         yield _finding(log, staged, direct, "send without GPUDirect RDMA, the others with it")
+    shared = {name: h.shared for name, h in hosts.items() if h.shared is not None and h.peer is None}
+    peers = {name: h.peer for name, h in hosts.items() if h.peer is not None and h.shared is None}
+    if shared and peers:
+        yield _finding(log, shared, peers, "use shared memory (SHM) between GPUs, the others peer access (P2P)")
 
 
 def _finding(log: Log, slow: dict[str, LogLine], fast: dict[str, LogLine], words: str) -> Finding:

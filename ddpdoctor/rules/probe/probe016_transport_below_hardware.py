@@ -92,8 +92,13 @@ def _finding(node: str, transport: str, offer: str, pairs: list[tuple[RankReport
 @transport_below_hardware.look
 def transport_below_hardware_in_log(log: Log) -> Iterator[Finding]:
     """What NCCL's INFO lines prove: its path, and on the same host NVLink between all GPUs, or RDMA devices."""
-    from ddpdoctor.logs.nccl_transports import transports_of_hosts
+    from ddpdoctor.logs.nccl_transports import divided_hosts, transports_of_hosts
 
+    divided = divided_hosts(log)
+    if divided:
+        yield _from_log(
+            log, divided, "counts each rank as a node of its own (localRanks 1), and uses the network between them"
+        )
     hosts = transports_of_hosts(log)
     inside = {name: (h.shared, h.nvlink) for name, h in hosts.items() if h.shared and h.nvlink}
     between = {

@@ -17,7 +17,8 @@ _PEERS = tuple(
     re.compile(pattern)
     for pattern in (
         rf"\b(?:from )?(?:remote )?peer {_NAME}<\d+>",
-        rf"\b(?:[Cc]onnect(?: to)?|recv from|send to|[Rr]ead error|writev|sendmsg|closed by peer|remote=) ?\[?{_NAME}\]?{_PORT}",
+        rf"\b(?:[Cc]onnect(?: to)?|(?:recv|read|receive) from|(?:send|write) to|[Rr]ead error|writev|sendmsg|closed by peer"
+        rf"|remote=) ?\[?{_NAME}\]?{_PORT}",
         r"ssh: (?:connect to host|Could not resolve hostname) (?P<peer>[\w.-]+)",
         r"ssh -o PasswordAuthentication=no (?P<peer>[\w.-]+) hostname",
         r"host=(?P<peer>[\w.-]+) was not reachable via ssh",
@@ -29,6 +30,7 @@ _RANKS = (
     re.compile(r"\b[Rr]ank (?P<a>\d+) and rank (?P<b>\d+) both on"),
     re.compile(r"\bRank (?P<a>\d+) is running collective"),
     re.compile(r"\bdid not receive grad for rank (?P<a>\d+)"),
+    re.compile(r"\bRank (?P<a>\d+) is NOT connected to"),
 )
 
 

@@ -101,6 +101,7 @@ LOG_MODULES: tuple[str, ...] = (
     "ddpdoctor.rules.log.log570_to_575_tensors_and_models",
     "ddpdoctor.rules.log.log576_to_582_files_and_settings",
     "ddpdoctor.rules.log.log590_mpi_without_gpu_support",
+    "ddpdoctor.rules.log.log600_to_603_services_and_caches",
     "ddpdoctor.rules.net.net001_port_in_use",
     "ddpdoctor.rules.net.net002_to_008_master_unreachable",
     "ddpdoctor.rules.net.net009_to_011_023_links_between_nodes",

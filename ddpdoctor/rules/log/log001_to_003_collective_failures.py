@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ SIGNATURES = (
     r"lagging/dead/mismatched ranks",
     r"Timed out receiving the shared seed from the distribtued store",
     r"submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder",
-    r"due to a collective timeout from this local\b",
+    r"due to a collective timeout from (?:this local\b| ?rank \d+)",
     r"successfully reached monitoredBarrier, but received errors while waiting",
     r"\[TC\].{0,200}? Operation timed out after \d+ ms",
     r"\bDistBackendError: NCCL operation timed out\b",
@@ -146,7 +147,7 @@ def _message(
     own = [wait for wait in waits if wait.who.rank in ranks]
     of_others = [wait for wait in waits if wait not in own] or waits
     collective = calls(of_others) if waits else "a collective"
-    speakers = sorted({line.who.rank for line in lines if line.who.rank is not None} - {*ranks})
+    speakers = sorted(_timed_out(lines) - {*ranks})
     victims = names(waits, ranks) or ranks_named(speakers)
     decides = DECIDES if any("NCCL" in line.text for line in log.lines) else DECIDES_WITHOUT_NCCL
     if not missing:
@@ -169,6 +170,16 @@ def _message(
         absent if len(missing) == len(ranks) and len(ranks) > 1 else ", ".join(_name(party) for party in missing[:8])
     )
     return headline(named, f"did not join {victims} in {collective}"), why, True
+
+
+_TIMED_OUT = re.compile(r"due to a collective timeout from +rank (\d+)")
+"""Whom the other ranks name, after a signal through the store."""
+
+
+def _timed_out(lines: list[LogLine]) -> set[int]:
+    """The ranks that timed out: those that another rank names, or those that print it."""
+    named = {int(found[1]) for line in lines if (found := _TIMED_OUT.search(line.text)) is not None}
+    return named or {line.who.rank for line in lines if line.who.rank is not None}
 
 
 def _name(party: Participant) -> str:

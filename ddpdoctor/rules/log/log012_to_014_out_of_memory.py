@@ -34,7 +34,10 @@ _WANTED = re.compile(r"\b([A-Z]{3,4}) out of memory\b.{0,40}?[Tt]ried to allocat
         r"memory mapping failed with OOM on device \d",
         r"\b(CUBLAS|CUDNN|CUSPARSE)_STATUS_ALLOC_FAILED\b",
         r"^\W{0,4}(?:CUDA|HIP|NPU|XPU) out of memory\b",
-        r"XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory",
+        r"RESOURCE_EXHAUSTED: (?:[^\n]{0,80}: )?(?:Out of memory|Error loading program|Error allocating|Failed to allocate|"
+        r"Attempting to (?:reserve|allocate)|Ran out of memory)",
+        r"Ran out of memory in memory space (?:hbm|vmem|smem)",
+        r"Attempting to (?:reserve|allocate) [\d.]+[KMGT]i?B? at the bottom of memory",
         r"PI_ERROR_OUT_OF_(?:RESOURCES|DEVICE_MEMORY)",
         r"RayTaskError\((?:torch\.)?OutOfMemoryError\): ray::",
     ),

@@ -50,6 +50,10 @@ def address_family_warning() -> None:
         r"Could not find: libnccl-(net|tuner)",
         r"NCCL WARN Failed to find CUDA library",
         r"ras/client_support\.cc:\d+ NCCL WARN Call to bind failed",
+        r"\bdlerror[=:] ?\S{1,200}: cannot open shared object file",
+        r"Could not load dynamic library '",
+        r"Failed to load generation config for ",
+        r"Ignore import error when loading ",
         r"[Cc]ustom all-?_?reduce[^\n]{0,300}To silence this warning",
     ),
 )

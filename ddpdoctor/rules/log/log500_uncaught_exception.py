@@ -12,7 +12,7 @@ from ddpdoctor.facts.log import Log, LogLine, Traceback
 from ddpdoctor.findings import CausalStage, Certainty, Evidence, Finding, Role, Severity, Where
 from ddpdoctor.light_dataclass import dataclass
 from ddpdoctor.logs.distances import CHAIN_LINES, OWN_MESSAGE_LINES, QUOTED_LINES
-from ddpdoctor.logs.exception_kinds import is_consequence, is_of_launcher, is_pointer, is_wrapper
+from ddpdoctor.logs.exception_kinds import is_consequence, is_of_launcher, is_pointer, is_wrapper, translates
 from ddpdoctor.logs.history import history_of
 from ddpdoctor.logs.interruption import INTERRUPT
 from ddpdoctor.logs.matching import matching_lines
@@ -99,6 +99,7 @@ def traceback_groups(log: Log) -> tuple[_Group, ...]:
         if (line.source, line.number, line.text) not in crashes and not OUTSIDERS.match(line.text)
     )
     groups: dict[tuple[str, str, object], list[Traceback]] = {}
+    hidden = _hidden_by_chains(log)
     for each in log.tracebacks:
         name = each.exception.rpartition(".")[2]
         if (
@@ -109,16 +110,24 @@ def traceback_groups(log: Log) -> tuple[_Group, ...]:
             or _has_file_cause(log, each)
         ):
             continue
-        if (
-            (each.is_chained and any(_follows(each, other) for other in log.tracebacks))
-            or _is_of_kernel(log, each)
-            or _lost_nodes(log, each)
-        ):
+        if each in hidden or _is_of_kernel(log, each) or _lost_nodes(log, each):
             continue
         groups.setdefault((name, _NUMBERS.sub("#", each.message)[:80], each.place), []).append(each)
-    if any(not is_wrapper(t) for t in log.tracebacks if not is_consequence(t)):
+    if any(not is_wrapper(t) for t in log.tracebacks if not is_consequence(t)) or _is_shown(log):
         groups = {key: group for key, group in groups.items() if not is_wrapper(group[0])}
-    return tuple(_without_repetitions([_group(group) for group in groups.values()]))
+    found = [_with_ranks_below(log, _group(group)) for group in groups.values()]
+    return tuple(_without_repetitions(found))
+
+
+def _with_ranks_below(log: Log, group: _Group) -> _Group:
+    """With the rank whose traceback stands below, where the group is an exception that somebody quoted above it."""
+    first = group.first
+    if group.ranks or not first.is_line or not history_of(log).is_excerpt:
+        return group
+    below = [t for t in (*log.tracebacks, *log.unfinished) if t.source == first.source and t.begin > first.number]
+    alike = (t.who.rank for t in below if not t.exception or t.exception == first.exception)
+    ranks = {rank for rank in alike if rank is not None}
+    return replace(group, ranks=tuple(ranks)) if len(ranks) == 1 else group
 
 
 def _is_of_kernel(log: Log, each: Traceback) -> bool:
@@ -181,6 +190,32 @@ def _follows(each: Traceback, other: Traceback) -> bool:
         and each.is_chained
         and 0 < each.begin - other.number <= CHAIN_LINES
         and not (is_wrapper(other) or other.is_summary)
+    )
+
+
+def _hidden_by_chains(log: Log) -> set[Traceback]:
+    """Those of chains that others of their chain explain: the first one counts, or the last one if it explains the others."""
+    chains: list[list[Traceback]] = []
+    for each in log.tracebacks:
+        chain = next((c for c in reversed(chains) if each.is_chained and any(_follows(each, t) for t in c)), None)
+        if chain is None:
+            chains.append([each])
+        else:
+            chain.append(each)
+    hidden: set[Traceback] = set()
+    for chain in chains:
+        kept = chain[-1] if len(chain) > 1 and translates(chain[-1], chain[:-1]) else chain[0]
+        hidden |= {each for each in chain if each is not kept}
+    return hidden
+
+
+def _is_shown(log: Log) -> bool:
+    """Whether a line shows the error of the process that a parent only reports."""
+    soft = softly_explained(log)
+    crashes = set(matching_lines(log, CRASHED + CANCELLED))
+    return any(
+        (line.source, line.number) not in soft and line not in crashes and not history_of(log).survived(line)
+        for line in explained(log, "cause", "umbrella")
     )
 
 

@@ -69,6 +69,12 @@ CRASHED = (
     r"Worker exit type: SYSTEM_ERROR",
     r"[Aa]ctor is dead because it was killed",
     r"[Ww]orker process has died",
+    r"\*\*\* SIG(?:SEGV|ABRT|BUS|ILL|FPE) received by PID \d+",
+    r"\bthread '[^'\n]{1,60}' (?:\(\d+\) )?panicked at ",
+    r"\bF (?:tensorflow/|external/|third_party/|torch_xla/)[\w./-]{1,200}:\d+\] ",
+    r":\d+\] Check failed: ",
+    r"\*\*\* stack smashing detected \*\*\*",
+    r"\b[Ww]orker proc \S{1,60} died unexpectedly",
 )
 
 
@@ -78,9 +84,18 @@ LAST_WORDS = (
     r": Assertion failure at \S{1,200}:\d+: ",
     r"malloc_consolidate\(\): |double free or corruption|corrupted double-linked list",
     r"\b(?:malloc|free|realloc)\(\): (?:invalid|corrupted|unaligned|double)",
+    r"\bthread '[^'\n]{1,60}' (?:\(\d+\) )?panicked at ",
+    r"\bF (?:tensorflow/|external/|third_party/|torch_xla/)[\w./-]{1,200}:\d+\] ",
+    r":\d+\] Check failed: ",
+    r"\*\*\* stack smashing detected \*\*\*",
 )
 """What says more about an end than the name of its signal."""
 ABORTED = re.compile(r"\bAborted\b|return code = -6\b|on signal 6\b|SIGABRT")
+
+_FOLLOWS = re.compile(
+    f"{ABORTED.pattern}|Worker exit type: SYSTEM_ERROR|orker process has died|worker died or was killed"
+)
+"""Ends of which the reason may stand above, in what the process printed."""
 
 HINTS = {
     "SIGBUS": "Free space in /dev/shm (df -h /dev/shm) and on the disk of each memory-mapped file (HOST001, HOST002). "
@@ -178,7 +193,7 @@ def _of_ray(log: Log, lines: list[LogLine]) -> Finding:
 
 def _is_explained(log: Log, line: LogLine) -> bool:
     """Whether the process aborted after an error that it had printed: C++ aborts after an exception."""
-    known = explained(log, "cause", "umbrella", "consequence") if ABORTED.search(line.text) else []
+    known = explained(log, "cause", "umbrella", "consequence") if _FOLLOWS.search(line.text) else []
     errors = [error for error in known if error not in matching_lines(log, CRASHED)]
     return any(error.source == line.source and error.who.may_be(line.who) for error in errors)
 

@@ -46,7 +46,7 @@ _PROVIDERS = (
     "extension-abi-mismatch",
     Severity.ERROR,
     stage=CausalStage.IMPORT,
-    yields_to=("VERSION001",),
+    yields_to=("VERSION001", "LOG019"),
     signatures=(
         r"\.so[\w.]{0,20}: undefined symbol:",
         r"\bundefined symbol: _Z\w{6,}",

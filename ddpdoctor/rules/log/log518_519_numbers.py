@@ -64,6 +64,7 @@ def loss_is_nan(log: Log) -> Iterator[Finding]:
         r"Current loss scale already at minimum",
         r"(?:Error|Exception): Minimum loss scale reached",
         r"[Ll]oss scale (?:has )?reached (?:the )?minimum",
+        r"[Rr]educing (?:the )?loss scale to (?:\d(?:\.\d{1,30})?[eE]-\d{1,4}|0\.00\d{1,30})\b",
     ),
 )
 def loss_scale_at_minimum(log: Log) -> Iterator[Finding]:

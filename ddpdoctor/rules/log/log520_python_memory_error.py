@@ -22,6 +22,9 @@ __all__: list[str] = []
         r"_ArrayMemoryError: Unable to allocate ",
         r"^MemoryError$",
         r"\bMemoryError: (?:Unable to allocate|Out of memory) ",
+        r"\bmemory allocation of (?:memory allocation of )?\d+ bytes failed",
+        r"cannot allocate memory for thread-local data",
+        r"\bcannot allocate memory in static TLS block",
     ),
 )
 def python_memory_error(log: Log) -> Iterator[Finding]:

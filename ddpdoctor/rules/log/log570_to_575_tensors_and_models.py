@@ -140,6 +140,7 @@ def gradient_graph_missing(log: Log) -> Iterator[Finding]:
     "model-files-not-found",
     Severity.ERROR,
     stage=CausalStage.IMPORT,
+    yields_to=("LOG019",),
     signatures=(
         r"Can't load (?:the )?(?:tokenizer|configuration of|config|model|image processor|feature extractor) (?:for|of)? ?'",
         r"is not a local folder and is not a valid model identifier",

@@ -240,6 +240,7 @@ def ray_resources_too_few(log: Log) -> Iterator[Finding]:
     "kernel-compilation-failed",
     Severity.ERROR,
     stage=CausalStage.DEATH,
+    yields_to=("LOG601",),
     signatures=(
         r"InductorError: ",
         r"OutOfResources: out of resource: shared memory",

@@ -103,7 +103,15 @@ def explained(log: Log, *kinds: str) -> list[LogLine]:
     of_torch = matching_lines(log, [s for rule in rules if rule.speaker is Speaker.TORCH for s in rule.signatures])
     doubted = [line for line in of_torch if _is_scripts(log, line)]
     lines = matching_lines(log, [s for rule in rules for s in rule.signatures])
-    return [line for line in lines if not OF_LAUNCHER.match(line.text) and line not in doubted]
+    harmless = {*doubted, *(() if "noise" in kinds else _harmless(log, rules))}
+    return [line for line in lines if not OF_LAUNCHER.match(line.text) and line not in harmless]
+
+
+def _harmless(log: Log, rules: Iterable[Rule]) -> list[LogLine]:
+    """The lines of probes and fallbacks that look like one of these causes: a cause of no harm declares them."""
+    codes = {code for rule in rules for code in rule.yields_to}
+    quiet = [s for rule in _catalogue() if rule.kind == "noise" and rule.code in codes for s in rule.signatures]
+    return matching_lines(log, quiet)
 
 
 def softly_explained(log: Log) -> dict[tuple[int, int], str]:

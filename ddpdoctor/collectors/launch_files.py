@@ -40,7 +40,7 @@ _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(
     rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|afterok:|mpirun|mpiexec|jsrun|python|#SBATCH"
-    rb"|\bssh\b.*\bbash \S+\.sh\b"
+    rb"|\bssh\b.{0,200}?\bbash \S{1,200}\.sh\b"
 )
 _SHELL_FIRST = re.compile(r"#!.{0,200}?\b(?:bash|sh|dash|ksh)\b")
 

@@ -65,8 +65,8 @@ def service_without_gpus(submission: Submission) -> Iterator[Finding]:
 
 
 def _is_granted(line: LaunchLine) -> bool:
-    """Whether srun asks for GPUs."""
-    given = [each for layer in line.layers for each in layer.reading.given]
+    """Whether the batch script or srun asks for GPUs."""
+    given = [each for layer in (*line.layers, *((line.batch,) if line.batch else ())) for each in layer.reading.given]
     return any(
         each.flag.startswith("--gpus") or (each.flag == "--gres" and "gpu" in (each.value or "")) for each in given
     )

@@ -26,6 +26,7 @@ from ddpdoctor.facts.record import Facts
 from ddpdoctor.findings import Finding, Report, Severity, Where
 from ddpdoctor.rules import Rule
 from ddpdoctor.rules.environ.env009_to_011_505_torchrun_pet_variables import stray_pet_variable
+from ddpdoctor.rules.environ.env012_014_to_017_master_address import master_addr_loopback
 from ddpdoctor.rules.launch.scheduler.launch057_058_launcher_copies import launcher_per_task
 from ddpdoctor.rules.launch.scheduler.launch061_to_063_083_scheduler_tasks import task_without_rank_variables
 from ddpdoctor.system.budget import OverBudgetError, within_budget
@@ -134,7 +135,16 @@ def _is_refuted(finding: Finding, files: LaunchFiles) -> bool:
         return False
     if finding.code == launcher_per_task.code:
         return has_one_launcher_per_host(files, path)
+    if finding.code == master_addr_loopback.code:
+        return _is_on_one_machine(files, path)
     return finding.code == task_without_rank_variables.code and has_rank_variables(files, path)
+
+
+def _is_on_one_machine(files: LaunchFiles, path: str) -> bool:
+    """Whether all nodes of a Compose file share the network of one machine, where a loopback address is right."""
+    submission = files.submissions.get(path)
+    steps = () if submission is None or not submission.compose_hosts else submission.steps
+    return bool(steps) and len({host for step in steps for host in step.hosts}) == 1
 
 
 def _judged(

@@ -39,7 +39,7 @@ _DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dock
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(
-    rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH"
+    rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|afterok:|mpirun|mpiexec|jsrun|python|#SBATCH"
     rb"|\bssh\b.{0,200}?\bbash \S{1,200}\.sh\b"
 )
 _SHELL_FIRST = re.compile(r"#!.{0,200}?\b(?:bash|sh|dash|ksh)\b")

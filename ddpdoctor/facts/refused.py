@@ -23,6 +23,10 @@ class RefusedKind(str, Enum):
     """It stands twice in one place."""
     DANGLING = "dangling"
     """It names something that the file does not have."""
+    NO_GPU = "no GPU"
+    """A container for GPUs gets none."""
+    UNREAD = "unread"
+    """A variable of the shell alone, which no program gets."""
 
 
 @dataclass(frozen=True, slots=True)

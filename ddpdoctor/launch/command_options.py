@@ -189,6 +189,10 @@ def _slurm(words: Sequence[str], *, is_row: bool) -> Iterator[OptionFault]:
             and not re.fullmatch(rule[0], value.strip("'\""))
         ):
             yield OptionFault(index, f"{known}={value}", rule[1])
+        if known == "--mem" and re.fullmatch(r"[1-9]\d{0,2}", value):
+            yield OptionFault(
+                index, f"--mem={value}", f"--mem={value}G", says=f"--mem={value} is {value} MiB: it has no unit"
+            )
         if known == "--gres" and UNKNOWN not in value:
             yield from _gres(index, value)
 

@@ -27,9 +27,22 @@ def refused_in_shell(text: str, file: str, run: ImaginedRun, environ: Mapping[st
     """
     mark = _marks(text)
     found = [*_batch_rows(text, mark), *_commands(file, run, mark)]
-    if not any(each.words[0].text == "source" or each.words[0].text == "." for each in run.invoked if each.words):
+    if not any(_sets_names([value.text for value in each.words]) for each in run.invoked):
         found += misspelt_names(text, mark, environ)
+        found += _unread_names(text, mark, environ)
+    found += _chained_jobs(text, mark)
     return tuple(found)
+
+
+_ENVIRONMENTS = re.compile(
+    r"(?:^|/)(?:activate|conda|mamba|conda\.sh|mamba\.sh|modules\.sh|bash|lmod|bash\.sh|init\.sh)$"
+)
+
+
+def _sets_names(words: list[str]) -> bool:
+    """Whether a command executes another file that may set the variables of the job."""
+    is_source = len(words) > 1 and words[0] in ("source", ".")
+    return is_source and _ENVIRONMENTS.search(words[1].split()[0] if words[1].split() else "") is None
 
 
 def _batch_rows(text: str, mark: Callable[[int], Mark]) -> Iterator[Refused]:
@@ -157,3 +170,49 @@ def _is_typo(name: str, other: str) -> bool:
         return is_pair and name[different[0]] == other[different[1]] and name[different[1]] == other[different[0]]
     short, long = sorted((name, other), key=len)
     return len(short) > LEAST + 1 and any(long[:at] + long[at + 1 :] == short for at in range(1, len(long)))
+
+
+_READ_BY_PROGRAMS = re.compile(
+    r"(?:NCCL|GLOO|TORCH|TORCHELASTIC|CUDA|OMP|MKL|PET|HF|UCX|FI|OMPI_MCA)_\w+|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK"
+)
+_ALONE = re.compile(r"(?m)^[ \t]*([A-Z]\w+)=(?:[^\s;&|#\"'`$()]*|\"[^\"]*\"|'[^']*')[ \t]*(?:#.*)?$")
+
+
+def _unread_names(text: str, mark: Callable[[int], Mark], environ: Mapping[str, str]) -> Iterator[Refused]:
+    """Variables that programs read, set on a line of their own, without export and without another use in the file."""
+    code = re.sub(r"(?m)(^|[ \t])#.*$", lambda m: " " * len(m[0]), text)
+    if re.search(r"\bset\s+-\w*a|\ballexport\b|^\s*\w*<<", code, re.MULTILINE) or _LAUNCH.search(code) is None:
+        return
+    for found in _ALONE.finditer(code):
+        name, before = found[1], code[: found.start()].rstrip(" \t\n")
+        is_continued = code[: found.start()].endswith("\\\n")
+        uses = re.findall(rf"\b{name}\b", code)
+        if not _READ_BY_PROGRAMS.fullmatch(name) or name in environ or len(uses) != 1 or is_continued:
+            continue
+        if before.endswith(("<<EOF", "\\")) or "<<" in code[: found.start()] or not _LAUNCH.search(code, found.end()):
+            continue
+        says = f"{name:.40} is not exported: no program gets it"
+        yield Refused(RefusedKind.UNREAD, "the shell", name, f"export {name}", mark(found.start(1)), name, says=says)
+
+
+_SUBMITTED = re.compile(
+    r"(?m)^[ \t]*(?:export[ \t]+)?(\w+)=[\"']?(?:\$\(|`)[ \t]*(sbatch\b[^)`|\n]*)(?:\)|`)[\"']?[ \t]*$"
+)
+
+
+def _chained_jobs(text: str, mark: Callable[[int], Mark]) -> Iterator[Refused]:
+    """What sbatch prints is a sentence; as an id it serves only with `--parsable`, or with the number cut out."""
+    for found in _SUBMITTED.finditer(text):
+        name, command = found[1], found[2]
+        used = re.search(rf"after(?:ok|any|notok|corr)?:\$\{{?{name}\b(?!\S*##)", text[found.end() :])
+        if "--parsable" not in command and used is not None and not re.search(rf"(?m)^\s*{name}=", text[found.end() :]):
+            says = f"${name:.30} is the sentence that sbatch prints, not a job id"
+            yield Refused(
+                RefusedKind.VALUE,
+                "sbatch",
+                "--dependency",
+                "sbatch --parsable",
+                mark(found.start(2)),
+                command[:40],
+                says=says,
+            )

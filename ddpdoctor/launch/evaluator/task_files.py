@@ -70,7 +70,7 @@ def yaml_task(text: str, file: str, version: Version, files: FileLookup = NO_FIL
     names = names_of(roots, services)
     is_alone = all(not each.is_on_host for each in services)
     hosts = hosts_of_compose(services)
-    refused = (*refused_of(roots[0], "compose", COMPOSE), *refused_services(roots[0]))
+    refused = (*refused_of(roots[0], "compose", COMPOSE), *refused_services(roots[0], text))
     submission = replace(made.submission, names=names if is_alone else None, compose_hosts=hosts, refused=refused)
     return replace(made, submission=submission)
 

@@ -18,7 +18,7 @@ __all__ = ["refused_services"]
 _VARIABLE = re.compile(r"(?<!\$)(?:\$\$)*\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 
-def refused_services(root: At) -> Iterator[Refused]:
+def refused_services(root: At, text: str) -> Iterator[Refused]:
     """Devices without what they need, names that the file does not have, and variables that Compose empties."""
     services = dict(root.pairs("services"))
     volumes = {name for name, _ in root.pairs("volumes")}
@@ -27,7 +27,8 @@ def refused_services(root: At) -> Iterator[Refused]:
         for device in service.items("deploy", "resources", "reservations", "devices"):
             yield from _device(device)
         yield from _names(service, services.keys(), volumes, networks, has_more=root.get("include") is not None)
-        yield from _emptied(service)
+        yield from _emptied(service, text)
+        yield from _without_gpu(service)
 
 
 def _device(device: At) -> Iterator[Refused]:
@@ -67,7 +68,7 @@ def _dangling(owner: str, at: At, known: set[str], what: str) -> Iterator[Refuse
         yield Refused(RefusedKind.DANGLING, owner, name, near[0] if near else what, at.mark, name)
 
 
-def _emptied(service: At) -> Iterator[Refused]:
+def _emptied(service: At, file: str) -> Iterator[Refused]:
     """`$NAME` in a command, where the service sets NAME: Compose replaces it with its own variable."""
     own = {name for name, _ in service.pairs("environment")}
     own |= {(text_of(item) or "").partition("=")[0] for item in service.items("environment")}
@@ -78,4 +79,23 @@ def _emptied(service: At) -> Iterator[Refused]:
             found = next((m for m in _VARIABLE.finditer(text) if (m[1] or m[2]) in own), None)
             if found is not None:
                 name = found[1] or found[2]
-                yield Refused(RefusedKind.VALUE, key, name, f"$${name}", each.mark, f"${name}", says="interpolated")
+                place = each.places(file)(found.start())
+                yield Refused(RefusedKind.VALUE, key, name, f"$${name}", place, f"${name}", says="interpolated")
+
+
+_FOR_GPUS = re.compile(r"nvcr\.io|cuda|nvidia", re.IGNORECASE)
+_STARTS = re.compile(r"\b(?:torchrun|torch\.distributed|accelerate launch|deepspeed)\b")
+
+
+def _without_gpu(service: At) -> Iterator[Refused]:
+    """A service with an image for GPUs that starts ranks and reserves no GPU."""
+    words = [text_of(service.get("command")) or "", *(text_of(each) or "" for each in service.items("command"))]
+    image = service.get("image")
+    names = [name for name, _ in service.pairs("environment")]
+    given = ("gpus", "runtime", "devices", "extends", "privileged")
+    has_gpu = any(service.get(key) is not None for key in given) or service.get("deploy", "resources", "reservations")
+    is_cpu = any("gloo" in word or "--cpu" in word for word in words) or "CUDA_VISIBLE_DEVICES" in names
+    if image is None or has_gpu or is_cpu or "NVIDIA_VISIBLE_DEVICES" in names:
+        return
+    if _FOR_GPUS.search(text_of(image) or "") and any(_STARTS.search(word) for word in words):
+        yield Refused(RefusedKind.NO_GPU, "the service", "devices", "a reservation of GPUs", image.mark)

@@ -42,11 +42,12 @@ _OF_GROUPS = {
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _OPEN = re.compile(r"[${}<>%]")
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_]\w*)\)")
+_SMALL_MEMORY = 1 << 20
 MOST_OBJECTS = 64
 
 
 def refused_objects(objects: Sequence[At]) -> Iterator[Refused]:
-    """Everything in these objects that is refused, or names something that does not exist."""
+    """Everything in these objects that is refused, or names nothing."""
     for root in objects[:MOST_OBJECTS]:
         yield from refused_fields(root)
         yield from _version(root)
@@ -142,7 +143,7 @@ def _pods(root: At) -> Iterator[tuple[At, frozenset[str]]]:
 
 
 def _volumes(pod: At, claims: frozenset[str]) -> Iterator[Refused]:
-    """Mounts of volumes that the pod does not have. A key that is not a list makes its names unknown."""
+    """Mounts of volumes that the pod does not have. If `volumes` is not a list, its names are unknown."""
     volumes = pod.get("volumes")
     if volumes is not None and volumes.node.id != "sequence":
         return

@@ -51,10 +51,10 @@ def refused_fields(root: At) -> Iterator[Refused]:
 
 def refused_of(root: At, name: str, table: FieldTable) -> Iterator[Refused]:
     """The mistakes in a mapping of the type `name`."""
-    yield from _TableWalk(table).mapping(root.node, name, table.named(name), 0)
+    yield from _FieldCheck(table).mapping(root.node, name, table.named(name), 0)
 
 
-class _TableWalk:
+class _FieldCheck:
     def __init__(self, table: FieldTable) -> None:
         self._table = table
         self._seen: set[int] = set()

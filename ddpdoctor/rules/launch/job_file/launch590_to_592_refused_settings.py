@@ -17,7 +17,7 @@ MOST = 6
 
 @cause("LAUNCH590", "setting-unknown", Severity.ERROR)
 def setting_unknown(submission: Submission) -> Iterator[Finding]:
-    """A job file has an unknown, misplaced or repeated setting.
+    """A setting of a job file is unknown to its reader, is misplaced, or stands twice.
 
     ## Why it matters
     kubectl refuses the object with `strict decoding error: unknown field`, Compose with `additional properties are not allowed`,
@@ -87,7 +87,7 @@ def setting_refused(submission: Submission) -> Iterator[Finding]:
 
 @cause("LAUNCH592", "setting-names-nothing", Severity.ERROR)
 def setting_names_nothing(submission: Submission) -> Iterator[Finding]:
-    """A setting names a volume, ConfigMap, key or service that is not there.
+    """A setting names a volume, ConfigMap, key or service that the file does not have.
 
     ## Why it matters
     The API server refuses a pod whose mount has no volume (`volumeMounts[0].name: Not found`). A pod that names a missing

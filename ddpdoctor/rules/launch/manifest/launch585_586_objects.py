@@ -43,11 +43,12 @@ def restart_policy_refused(submission: Submission) -> Iterator[Finding]:
     for each in submission.restart_policies:
         is_job = each.kind in ("Job", "CronJob")
         allowed = _OF_JOBS if is_job else ("Always",)
-        if not each.policy or each.policy in allowed or not submission.steps:
+        is_missing = is_job and not each.policy  # the default is Always
+        if (not each.policy and not is_missing) or each.policy in allowed or not submission.steps:
             continue
-        text = f"a {each.kind} does not allow restartPolicy: {each.policy:.20}"
+        text = f"a {each.kind} does not allow restartPolicy: {each.policy or 'Always, the default':.20}"
         expected = "Never or OnFailure" if is_job else "Always"
-        yield at_mark(submission, each.at, text, seen=each.policy, expected=expected, label=f"use {expected}")
+        yield at_mark(submission, each.at, text, seen=each.policy or "none", expected=expected, label=f"use {expected}")
 
 
 @cause("LAUNCH586", "volcano-svc-plugin-missing", Severity.ERROR)

@@ -135,7 +135,7 @@ def gathered_rows_out_of_order() -> None:
 
     ## Why it matters
     `DistributedSampler` gives sample 0 to rank 0, sample 1 to rank 1, and so on. Concatenated parts are in the order of the
-    ranks: each prediction meets the label of another sample.
+    ranks: each prediction gets the label of another sample.
 
     ## Fix
     Gather the labels or the indices with the predictions, or interleave: `torch.stack(parts, dim=1).flatten(0, 1)`.

@@ -133,7 +133,7 @@ def collective_inside_join() -> None:
     """A rank calls a collective of its own inside of `join`.
 
     ## Why it matters
-    A rank that has no more batches repeats only the collectives of DDP. The others' own collectives then meet these: they
+    A rank that has no more batches repeats only the collectives of DDP. The others' own collectives are matched with these: they
     hang, or add up other tensors.
 
     ## Fix

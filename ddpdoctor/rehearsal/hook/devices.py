@@ -318,7 +318,7 @@ def clear_flight() -> None:
 
 
 def _check_in_flight(name: str, args: Any) -> None:
-    if name in _READS_NOTHING or getattr(_local, "is_quiet", False):
+    if name in _READS_NOTHING:
         return
     for tensor in _tensors(args):
         with torch._C.DisableTorchFunction():
@@ -329,16 +329,6 @@ def _check_in_flight(name: str, args: Any) -> None:
             )
         if found is not None and not is_called_by_library():
             _report("early_read", operation=found[0], used=name, started=found[1])
-
-
-class Quiet:
-    """Calls inside do not count as reads of the user's code."""
-
-    def __enter__(self) -> None:
-        _local.is_quiet = True
-
-    def __exit__(self, *_: object) -> None:
-        _local.is_quiet = False
 
 
 def _get_device(func: Any, args: Any, kwargs: Any) -> Any:

@@ -125,3 +125,13 @@ def test_rows_lose_their_order_when_they_are_interleaved(hook: Any) -> None:
         follow(name, (parts,), joined)
         follow("eq", (joined, torch.arange(8)), joined == torch.arange(8))
         assert len(hook.records) == expected
+
+
+def test_a_counter_that_is_an_element_of_a_tensor_keeps_its_loader(hook: Any) -> None:
+    import torch
+
+    counts = torch.zeros(2)
+    part = torch.ones(())
+    part.__dict__[hook.origins.ATTRIBUTE] = hook.origins.ValueOrigin(loaders=frozenset({1}))
+    hook.origins.follow("__setitem__", (counts, 0, part), None)
+    assert hook.origins.origin_of(counts).loaders == {1}

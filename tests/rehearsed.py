@@ -11,23 +11,27 @@ from ddpdoctor.sequences.summary import Circumstances, summary
 
 __all__ = [
     *(
+        "DECIDES",
         "FILE",
         "RANDOM",
         "SHOWN",
         "Job",
         "at",
         "averaged",
+        "deciding",
         "drawing",
         "epochs",
         "evaluated",
         "graded",
         "loaded",
+        "measured",
         "on_devices",
         "on_nodes",
         "replayed",
         "saved",
         "scheduled",
         "streamed",
+        "streams",
         "tensor",
     ),
     "trained",
@@ -499,6 +503,76 @@ def looping(name: str) -> Job:
     return job
 
 
+def measured(parts: list[float], *rows: list[int], degree: int = 0, showing: tuple[int, ...] = (0, 1)) -> Job:
+    """An evaluation of 9 samples in which each rank reads 5 of them, or all; the ranks that show a value of it."""
+    job = Job(2)
+    for rank, listed in enumerate(rows):
+        shard = {"replicas": 2, "shard": rank, "drawn": 5, "batches": 2}
+        job.say(rank, "loader", loader=1, sampler=DISTRIBUTED, size=9, at=at(12), **shard)
+        job.say(rank, "epoch", loader=1, iteration=0, is_training=False, at=at(14))
+        job.say(rank, "rows", loader=1, iteration=0, count=1, rows=listed)
+        if rank in showing:
+            summed = at(18) if degree else []
+            job.say(rank, "shown", loaders=[1], degree=degree, parts=parts, summed=summed, divided=at(20), at=at(22))
+    return job
+
+
+def compared_rows(count: int) -> Job:
+    return measured([], [1, 2, 3, 4], [5, 6, 7, 8]).say(0, "rows_paired", count=count, at=at(30))
+
+
+def cut(whole: int) -> Job:
+    job = Job(2)
+    for rank in (0, 1):
+        loader = {"sampler": DISTRIBUTED, "size": 9, "replicas": 2, "shard": rank, "content": rank + 1}
+        job.say(rank, "share", size=whole, at=at(8)).say(rank, "loader", loader=0, at=at(12), **loader)
+    return job
+
+
+def buffered(second: float) -> Job:
+    job = Job(2)
+    for rank, value in enumerate((1.0, second)):
+        fields = {"names": ["vq.codes"], "sums": [[value, value]], "written": [at(9)], "broadcasts": True}
+        job.say(rank, "own_buffers", at=at(22), **fields)
+    return job
+
+
+def calling_in_join(*counts: int) -> Job:
+    job = Job(2)
+    for rank, count in enumerate(counts):
+        job.say(rank, "join", on=True, call=0, at=at(12))
+        for _ in range(count):
+            job.call(rank, "forward", 13)
+            job.call(rank, "all_reduce", 13, **{"in": tensor(1)})
+            job.call(rank, "all_reduce", 15, **{"in": tensor(1)})
+        job.say(rank, "join", on=False, call=3 * count, at=at(12))
+    return job
+
+
+def resumed(second: float) -> Job:
+    job = trained(second)
+    return job.say(0, "optimizer_loaded", step=0, at=at(9))
+
+
+def streams(*states: tuple[int, ...]) -> Job:
+    job = Job(2)
+    for rank, each in enumerate(states):
+        job.say(rank, "rng_set", step=1, t=1.0, at=at(9))
+        for step, state in enumerate(each):
+            job.say(rank, "stream", step=step, state=state)
+    return job
+
+
+def worked(*states: int) -> Job:
+    """One worker of each rank that has drawn from numpy's generator, whose seed it was given."""
+    job = Job(2)
+    for rank, state in enumerate(states):
+        job.say(rank, "loader", loader=0, sampler=DISTRIBUTED, size=8, replicas=2, shard=rank, at=at(12))
+        fields = {"states": {"numpy": state}, "seeded": ["numpy"], "drawn": ["numpy"], "parent": 1000 + rank}
+        job.say(10 + rank, "worker_draws", loader=0, worker=0, at=at(9), **fields)
+    return job
+
+
 RANDOM = "torch.utils.data.sampler.RandomSampler"
 SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.SAME_DEVICE: (lambda: on_devices("cuda:0", "cuda:0"), lambda: on_devices("cuda:0", "cuda:0", per_node=1)),
@@ -623,6 +697,32 @@ SHOWN: dict[ObservationKind, tuple[Callable[[], Job], Callable[[], Job]]] = {
     Kind.LOADED_ON_OTHER_GPU: (lambda: loaded_without(1), lambda: loaded_without(0)),
     Kind.SAVED_PER_NODE: (lambda: on_nodes("/job/a.pt", 0, 1), lambda: on_nodes("/tmp/a.pt", 0, 1)),
     Kind.SET_ORDER: (lambda: looping("names"), lambda: looping("others")),
+    Kind.SHARD_OVER_WHOLE: (
+        lambda: measured([9.0], [1, 2, 3, 4], [5, 6, 7, 8]),
+        lambda: measured([5.0], [1, 2, 3, 4], [5, 6, 7, 8]),
+    ),
+    Kind.SUM_OF_WHOLE: (
+        lambda: measured([9.0], [1, 2, 3, 4], [1, 2, 3, 4], degree=1),
+        lambda: measured([9.0], [1, 2, 3, 4], [5, 6, 7, 8], degree=1),
+    ),
+    Kind.SUM_NOT_DIVIDED: (
+        lambda: measured([5.0], [1, 2, 3, 4], [5, 6, 7, 8], degree=1),
+        lambda: measured([5.0], [1, 2, 3, 4], [5, 6, 7, 8]),
+    ),
+    Kind.ONE_SHARD: (
+        lambda: measured([], [1, 2, 3, 4], [5, 6, 7, 8], showing=(0,)),
+        lambda: measured([], [1, 2, 3, 4], [5, 6, 7, 8]),
+    ),
+    Kind.ROWS_OUT_OF_ORDER: (lambda: compared_rows(9), lambda: compared_rows(5)),
+    Kind.DIVIDED_AGAIN: (lambda: cut(18), lambda: cut(9)),
+    Kind.PART_AS_SUM: (lambda: seen("partial_used", taken=at(9)), lambda: Job(2)),
+    Kind.BUFFERS_LOST: (lambda: buffered(2.0), lambda: buffered(1.0)),
+    Kind.NEVER_FILLED: (lambda: seen("never_filled", names=["norm.weight"], used=at(24)), lambda: Job(2)),
+    Kind.LATE_NO_SYNC: (lambda: everywhere("late_no_sync", backward=at(24)), lambda: Job(2)),
+    Kind.CALLS_IN_JOIN: (lambda: calling_in_join(2, 3), lambda: calling_in_join(2, 2)),
+    Kind.STATE_ON_SOME: (lambda: resumed(2.0), lambda: resumed(1.0)),
+    Kind.STREAMS_MERGED: (lambda: streams((1, 3, 4), (2, 3, 4)), lambda: streams((1, 3, 4), (2, 5, 6))),
+    Kind.SAME_WORKER_DRAWS: (lambda: worked(7, 7), lambda: worked(7, 8)),
     Kind.JOINS_DIFFER: (lambda: joined(port="29501"), joined),
     Kind.RANK_OUTSIDE: (lambda: joined(rank_given=2), joined),
     Kind.SAME_RANK: (lambda: joined(rank_given=0), joined),

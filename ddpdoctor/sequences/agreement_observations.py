@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RehearsalObservation
+from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
 from ddpdoctor.sequences.observed import observed
-from ddpdoctor.sequences.records import Record
-from ddpdoctor.sequences.tracks import WORLD, Track
+from ddpdoctor.sequences.records import Record, places_of
+from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track
 
 __all__ = ["AGREEMENT_LOOKS"]
 
@@ -66,6 +66,8 @@ def _late_no_sync(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 def _calls_in_join(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     """Collectives of the script between the begin and the end of a join, of which the ranks make different numbers."""
+    if any(t.end is RankEnd.ENDED for t in ranks):
+        return  # ended between two calls
     counts = [_made_in_join(t) for t in ranks]
     for place in sorted({p for each in counts for p in each}, key=lambda p: (p.file, p.line)):
         numbers = [each.get(place, 0) for each in counts]
@@ -78,19 +80,24 @@ def _calls_in_join(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 
 def _made_in_join(track: Track) -> Counter[CodePlace]:
+    """The collectives at each line between the begins and ends of joins; of a join that failed, until the end of the rank."""
     found: Counter[CodePlace] = Counter()
-    begun = None
-    for record in track.of_kind("join"):
-        if record.get("on"):
-            begun = record.get("call")
-            continue
-        ended = record.get("call")
-        if isinstance(begun, int) and isinstance(ended, int):
-            for call in track.sequences.get(WORLD, ()):
-                if begun < call.number <= ended and call.operation not in OF_JOIN and call.places:
-                    found[call.places[0]] += 1
-        begun = None
+    joins = track.of_kind("join")
+    for record, following in zip(joins, [*joins[1:], {}], strict=False):
+        begun, ended = record.get("call") or 0, following.get("call")
+        last = ended if isinstance(ended, int) else float("inf")
+        outside = places_of(record.get("at"))[:1]
+        for call in track.sequences.get(WORLD, ()) if record.get("on") else ():
+            is_inside = begun < call.number <= last and call.operation not in OF_JOIN
+            if is_inside and call.places and call.places[:1] != outside and not _is_of_ddp(call, track):
+                found[call.places[0]] += 1
     return found
+
+
+def _is_of_ddp(call: MadeCall, track: Track) -> bool:
+    """Whether DDP makes this call: at the line of a forward or backward pass."""
+    passes = {c.places[:1] for c in track.calls.values() if c.operation in OF_JOIN}
+    return call.places[:1] in passes
 
 
 def _state_on_some(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:

@@ -18,6 +18,7 @@ Function = tuple[str, str, int]
 Values = dict[str, dict[int, str]]
 """The values of a variable by rank."""
 MOST_VALUES = 3
+IN_PLACE = ("all_reduce", "broadcast")
 PURE = frozenset(
     (
         "abs",
@@ -119,7 +120,8 @@ def _decisive(
         return
     conditions = list(_conditions(body, None))
     calls = _CallsInConditions(tree, own)
-    values = {name: each for name, each in values.items() if not _is_of_rank(name, body, calls)}
+    agreed = set(_given_to_collectives(body))
+    values = {n: each for n, each in values.items() if n not in agreed and not _is_of_rank(n, body, calls)}
     implied = {name: name for name in values} | _assigned_under(values, conditions, calls)
     for loop, node in conditions:
         tested = _tested(node)
@@ -129,6 +131,15 @@ def _decisive(
         decided = _decided(node, loop, own)
         if decided is not None:
             yield node, implied[name], decided
+
+
+def _given_to_collectives(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """The variables that a collective changes in place: what was seen at its call is not what follows."""
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and call_name(node) in IN_PLACE:
+                values = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "tensor")]
+                yield from (ast.unparse(each) for each in values if isinstance(each, (ast.Name, ast.Attribute)))
 
 
 def _decided(node: ast.stmt, loop: ast.stmt | None, lines: Sequence[int]) -> int | None:

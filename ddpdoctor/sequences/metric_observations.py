@@ -120,7 +120,7 @@ def _scale(use: LoaderUse, record: Record) -> tuple[Kind, int] | None:
         return None
     (part,) = parts
     is_local = part in use.batches or part in use.samples
-    if degree <= 0 and use.is_divided and part == use.size and not is_local:
+    if degree <= 0 and not record.get("summed") and use.is_divided and part == use.size and not is_local:
         return Kind.SHARD_OVER_WHOLE, part
     if degree == 1 and use.is_whole and (part == use.size or is_local):
         return Kind.SUM_OF_WHOLE, part
@@ -136,7 +136,14 @@ def _one_shard(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
     for tracks, record, is_compared in seen:
         use = _only(uses, record)
         degree = _integer(record.get("degree"))
-        if use is None or not use.is_evaluated or not use.is_divided or degree is None or degree > 0:
+        if (
+            use is None
+            or not use.is_evaluated
+            or not use.is_divided
+            or degree is None
+            or degree > 0
+            or record.get("summed")
+        ):
             continue
         if len(tracks) < len(ranks) and len(tracks) == 1:
             iterated = next((r.get("at") for r in ranks[0].of_kind("epoch") if r.get("loader") == use.number), None)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import pytest
 from rehearsed import (
+    DECIDES,
     FILE,
     RANDOM,
     SHOWN,
     Job,
     at,
     averaged,
+    deciding,
     drawing,
     epochs,
     evaluated,
     graded,
     loaded,
+    measured,
     on_devices,
     on_nodes,
     replayed,
     saved,
     scheduled,
     streamed,
+    streams,
     trained,
 )
 
-from ddpdoctor.facts.rehearsal import ObservationKind, RehearsalObservation
+from ddpdoctor.facts.rehearsal import ObservationKind, RankEnd, RehearsalObservation
+from ddpdoctor.rules.probe.probe505_to_508_rehearsed_ranks import killed, raised
 
 Kind = ObservationKind
 
@@ -70,6 +75,12 @@ def test_what_is_legal_is_not(kind: ObservationKind) -> None:
         (streamed([1, 2], [1, 2], workers=0), Kind.WORKER_COPIES),
         (on_nodes("/job/a.pt", 0), Kind.NODE_FILE),
         (loaded("Custom", ([1, 2], [3, 4])), Kind.GROUP_DATA_DIFFERS),
+        (measured([9.0], [1, 2, 3, 4], [5, 6, 7, 8], degree=1), Kind.SUM_NOT_DIVIDED),
+        (measured([9.0, 2.0], [1, 2, 3, 4], [1, 2, 3, 4], degree=1), Kind.SUM_OF_WHOLE),
+        (measured([], [1, 2, 3, 4], [5, 6, 7, 8], degree=1, showing=(0,)), Kind.ONE_SHARD),
+        (measured([], [1, 2, 3, 4], [1, 2, 3, 4], showing=(0,)), Kind.ONE_SHARD),
+        (streams((1, 3), (2, 3)), Kind.STREAMS_MERGED),
+        (streams((3, 4, 5), (3, 4, 5)), Kind.STREAMS_MERGED),
     ],
 )
 def test_more_that_is_legal(job: Job, kind: ObservationKind) -> None:
@@ -109,6 +120,46 @@ def test_a_schedule_is_compared_with_the_batches_of_the_loader_before_the_traini
             job.say(rank, "epoch", loader=0, iteration=0, is_training=True, at=at(14))
             job.say(rank, "schedule", total=2 * per_epoch, per_epoch=per_epoch, epochs=[2], at=at(9))
         assert len(found(job, Kind.LONG_SCHEDULE)) == count
+
+
+@pytest.mark.parametrize(
+    ("sampler", "drawn", "count"),
+    [(RANDOM, 8, 1), (RANDOM, 4, 0), ("torch.utils.data.sampler.WeightedRandomSampler", 8, 0)],
+)
+def test_a_random_sampler_that_draws_a_part_for_each_rank_divides_the_data(
+    sampler: str, drawn: int, count: int
+) -> None:
+    job = loaded(sampler, ([1, 2, 3], [3, 5, 6]))
+    for rank in (0, 1):
+        job.comparison.tracks[rank].of_kind("loader")[0]["drawn"] = drawn
+    assert len(found(job, Kind.SAME_DATA)) == count
+
+
+def test_a_value_that_a_collective_changes_in_place_decides_nothing_of_its_own() -> None:
+    line = "        value = evaluate()\n"
+    text = DECIDES.replace(line, line + "        dist.all_reduce(value)\n        dist.broadcast(best, src=0)\n")
+    for source, count in ((DECIDES, 1), (text, 0)):
+        job = deciding(0.5, 0.25)
+        assert len([o for o in job.facts(source).observations if o.kind is Kind.LOCAL_DECISION]) == count
+
+
+def test_a_rank_that_died_is_reported_if_another_one_raised_only_because_of_it() -> None:
+    job = Job(2)
+    job.say(0, "raised", type="RuntimeError", text="Connection reset by peer", at=at(9))
+    job.comparison.exited(1, -6)
+    job.comparison.tracks[1].end = RankEnd.KILLED
+    job.comparison.tracks[1].exit_code = -6
+    facts = job.facts()
+    assert [f.ranks for f in killed(facts)] == [(1,)]
+    assert list(raised(facts)) == []
+
+
+def test_ranks_that_blame_each_other_are_reported() -> None:
+    job = Job(2)
+    for rank in (0, 1):
+        job.say(rank, "raised", type="RuntimeError", text="Connection reset by peer", at=at(9))
+    (only,) = raised(job.facts())
+    assert only.ranks == (0, 1)
 
 
 def test_every_kind_has_a_job_that_shows_it() -> None:

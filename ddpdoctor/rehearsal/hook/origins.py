@@ -230,6 +230,8 @@ def follow(name: str, args: Any, result: Any) -> None:
         for each in result:
             _set(each, origin_of(first))
         return
+    if name == "__setitem__" and len(args) > 2:
+        _set(first, _merged([origin_of(first), origin_of(args[2])], (first, args[2])))
     if not isinstance(result, torch.Tensor):
         return
     if name in RESETS:

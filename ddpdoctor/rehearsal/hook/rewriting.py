@@ -16,7 +16,7 @@ from ddpdoctor.rehearsal.hook import origins
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import is_of_user, place
 
-__all__ = ["compiled", "watch"]
+__all__ = ["compiled", "define", "watch"]
 
 CONVERT, CUT, TIMES = "__ddpdoctor_convert__", "__ddpdoctor_cut__", "__ddpdoctor_times__"
 CONVERSIONS = frozenset(("float", "int", "round", "type"))
@@ -24,11 +24,15 @@ MOST_SLICES = 20
 _told: set[tuple[object, ...]] = set()
 
 
+def define() -> None:
+    """Define the functions that rewritten code calls."""
+    for name, function in ((CONVERT, _convert), (CUT, _cut), (TIMES, _times)):
+        setattr(builtins, name, function)
+
+
 def watch() -> None:
     """Compile the user's modules this way from now on."""
-    setattr(builtins, CONVERT, _convert)
-    setattr(builtins, CUT, _cut)
-    setattr(builtins, TIMES, _times)
+    define()
     loader: Any = importlib.machinery.SourceFileLoader
     get_code = loader.get_code
 

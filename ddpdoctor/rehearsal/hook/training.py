@@ -158,14 +158,28 @@ def _watch_ddp() -> None:
                         channel().say("late_no_sync", at=at, backward=place())
                     begun.append(_begin_backward(group))
 
-            for tensor in devices.leaves(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(begin)
+            outputs = [tensor for tensor in devices.leaves(output) if tensor.requires_grad]
+            for tensor in outputs:
+                tensor.register_hook(begin)
+            if not outputs:  # an object with tensors in it, such as a distribution
+                _begin_with_parameters(self.module, begin)
         return output
 
     DistributedDataParallel.__init__ = wrapped
     DistributedDataParallel.forward = passed
     _watch_join(DistributedDataParallel)
+
+
+def _begin_with_parameters(module: Any, begin: Any) -> None:
+    """Call this when the backward pass reaches the parameters, once."""
+    handles: list[Any] = []
+
+    def reached(gradient: Any) -> None:
+        begin(gradient)
+        while handles:
+            handles.pop().remove()
+
+    handles += [p.register_hook(reached) for p in module.parameters() if p.requires_grad]
 
 
 def _on_device(inputs: Any, device: Any) -> Any:

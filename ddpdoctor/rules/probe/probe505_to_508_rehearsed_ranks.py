@@ -47,8 +47,10 @@ def raised(rehearsal: Rehearsal) -> Iterator[Finding]:
     if rehearsal.obstacle is not None or rehearsal.difference is not None or _has_other_cause(rehearsal):
         return
     groups: dict[object, list[RehearsedRank]] = {}
-    for rank in (*rehearsal.ranks, *rehearsal.others):
-        if rank.end is RankEnd.RAISED and not _is_of_peer(rank, rehearsal):
+    failed = [rank for rank in (*rehearsal.ranks, *rehearsal.others) if rank.end is RankEnd.RAISED]
+    is_explained = any(not _is_of_peer(rank, rehearsal) for rank in failed) or bool(_dead(rehearsal))
+    for rank in failed:
+        if not is_explained or not _is_of_peer(rank, rehearsal):
             groups.setdefault((rank.error, rank.place), []).append(rank)
     for ranks in groups.values():
         first, place = ranks[0], ranks[0].place
@@ -135,11 +137,10 @@ def killed(rehearsal: Rehearsal) -> Iterator[Finding]:
 
     if rehearsal.difference is not None:
         return
-    for rank in rehearsal.ranks:
+    if any(rank.end is RankEnd.RAISED and not _is_of_peer(rank, rehearsal) for rank in rehearsal.ranks):
+        return
+    for rank in _dead(rehearsal):
         code = rank.exit_code
-        is_killed = rank.end is RankEnd.KILLED or (rank.end is RankEnd.EXITED and code not in (0, None))
-        if not is_killed or any(other.end is RankEnd.RAISED for other in rehearsal.ranks):
-            continue
         how = f"was killed by {signal_name(-code)}" if code is not None and code < 0 else f"ended with exit code {code}"
         yield Finding(
             f"rank {rank.rank} {how}",
@@ -152,6 +153,18 @@ def killed(rehearsal: Rehearsal) -> Iterator[Finding]:
             ranks=(rank.rank,),
             label="the last line that was seen",
         )
+
+
+def _dead(rehearsal: Rehearsal) -> list[RehearsedRank]:
+    """Ranks that ended by a signal or with an exit code of their own; SIGKILL also ends what is left of a rehearsal."""
+    from ddpdoctor.facts.rehearsal import RankEnd
+
+    found = [
+        rank
+        for rank in rehearsal.ranks
+        if rank.end is RankEnd.KILLED or (rank.end is RankEnd.EXITED and rank.exit_code not in (0, None))
+    ]
+    return [rank for rank in found if rank.exit_code != -9] or found
 
 
 SIGNALS = {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.histories import history_findings
 from ddpdoctor.scripts.histories.record import MistakeKind
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT680", "metric-not-global", Severity.WARNING)
@@ -38,6 +42,75 @@ def metric_not_global(script: Script) -> Iterator[Finding]:
         MistakeKind.COUNTED_BY_EVERY_RANK,
         MistakeKind.SUM_AS_MEAN,
         MistakeKind.BEST_OF_ONE_RANK,
+    )
+
+
+@metric_not_global.look
+def one_shard(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A result of one rank's samples that is shown or that decides."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.ONE_SHARD,
+        lambda o, who: (
+            f"the result of {who}'s own samples {o.values['how']}: "
+            f"{o.values['samples']} of {o.values['size']} samples of the evaluation"
+        ),
+        label="it covers the samples of this rank only",
+        expected="a value that all ranks have reduced",
+    )
+
+
+@metric_not_global.look
+def shard_over_whole(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A count of one rank that is divided by the size of the whole data set."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SHARD_OVER_WHOLE,
+        lambda o, who: (
+            f"the count of one rank's samples is divided by {o.values['divisor']}, the size of the whole data set"
+        ),
+        label="the count covers one rank, the divisor all",
+        expected="a sum over the ranks, or the number of samples of this rank",
+    )
+
+
+@metric_not_global.look
+def sum_of_whole(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A sum over ranks that all read the whole data set."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SUM_OF_WHOLE,
+        lambda o, who: (
+            f"all {o.values['ranks']} ranks read the whole data set; their sum is divided by {o.values['divisor']}"
+        ),
+        label="the sum counts each sample once per rank",
+        expected="a loader that divides the samples, or no sum",
+    )
+
+
+@metric_not_global.look
+def sum_not_divided(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A sum over the ranks that is divided by what one rank has read."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SUM_NOT_DIVIDED,
+        lambda o, who: (
+            f"a sum over {o.values['ranks']} ranks is divided by {o.values['divisor']}, which is what one rank has read"
+        ),
+        label="the sum covers all ranks, the divisor one",
+        expected="the sum of all ranks' counts",
     )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.histories import history_findings
 from ddpdoctor.scripts.histories.record import MistakeKind
+
+if TYPE_CHECKING:
+    from ddpdoctor.facts.rehearsal import Rehearsal
 
 
 @cause("SCRIPT685", "forward-outside-no-sync", Severity.WARNING)
@@ -37,6 +41,21 @@ def forward_outside_no_sync(script: Script) -> Iterator[Finding]:
     PyTorch documentation of no_sync: "The forward pass should be included inside the context manager".
     """
     yield from history_findings(script, MistakeKind.FORWARD_OUTSIDE_NO_SYNC)
+
+
+@forward_outside_no_sync.look
+def late_no_sync(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A forward pass that is outside of the no_sync of its backward pass."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.LATE_NO_SYNC,
+        lambda o, who: "`no_sync` begins after this forward pass: its gradients are synchronized all the same",
+        label="this forward pass is outside of no_sync",
+        expected="both passes inside of no_sync",
+    )
 
 
 @cause("SCRIPT686", "rank-of-other-group", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
@@ -92,6 +111,21 @@ def weights_never_initialized(script: Script) -> Iterator[Finding]:
     yield from history_findings(script, MistakeKind.NEVER_INITIALIZED)
 
 
+@weights_never_initialized.look
+def never_filled(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Tensors that are used as `to_empty` left them."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.NEVER_FILLED,
+        lambda o, who: f"{o.values['count']} tensors are used as `to_empty` allocated them: {o.values['names']}",
+        label="nothing writes these values",
+        expected="an initialization or a checkpoint",
+    )
+
+
 @cause("SCRIPT688", "frozen-parameters-wrapped", Severity.ERROR, stage=CausalStage.RANK_ERROR)
 def frozen_parameters_wrapped(script: Script) -> Iterator[Finding]:
     """A wrapper gets parameters that do not require gradients, and cannot handle them.
@@ -144,6 +178,21 @@ def collective_in_join(script: Script) -> Iterator[Finding]:
     collective operations in the forward pass".
     """
     yield from history_findings(script, MistakeKind.COLLECTIVE_IN_JOIN)
+
+
+@collective_in_join.look
+def calls_in_join(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """A collective inside of join that the ranks call different numbers of times."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.CALLS_IN_JOIN,
+        lambda o, who: f"a collective inside of `join` is called different numbers of times: {o.values['numbers']}",
+        label="join does not repeat this call",
+        expected="no collective of the script inside of join",
+    )
 
 
 @cause("SCRIPT690", "random-state-copied", Severity.WARNING)

@@ -340,7 +340,7 @@ _WORDS = {
         "too small by the world size",
     ),
     MistakeKind.COUNTED_BY_EVERY_RANK: Words(
-        "every rank counts the whole data set, and the sum over ranks is divided by its size",
+        "every rank counts the whole data set, and the counts are summed over ranks",
         "a DistributedSampler for the loader, or no all_reduce",
         "too large by the world size",
     ),
@@ -377,7 +377,7 @@ _WORDS = {
     MistakeKind.REDUCED_AGAIN: Words(
         "gradients that were reduced in an earlier micro batch are reduced again",
         "one all_reduce after the last micro batch",
-        "earlier micro batches are multiplied by the world size",
+        "earlier micro batches count world_size times",
     ),
     MistakeKind.GRADIENT_BYPASSES_DDP: Words(
         "torch.autograd.grad does not run the hooks of DDP, and its gradients are applied",
@@ -428,7 +428,7 @@ _WORDS = {
     MistakeKind.WORKERS_SEEDED_ALIKE: Words(
         "the workers of all ranks get the same seeds: the seed contains no rank",
         "a seed with the rank, or torch.initial_seed()",
-        "worker k draws the same numbers on every rank",
+        "the same numbers on every rank",
     ),
     MistakeKind.SAMPLER_DRAWS_ALIKE: Words(
         "this sampler does not know the ranks, and draws the same samples on all of them",

@@ -20,8 +20,9 @@ def metric_not_global(script: Script) -> Iterator[Finding]:
     rank 0. No error says so, and the number changes with the number of GPUs.
 
     ## Fix
-    Count correct predictions and samples on each rank, all_reduce both sums, and divide afterwards. Give the loader a
-    DistributedSampler, or do not reduce.
+    Count on each rank, all_reduce the sums, and divide afterwards.
+
+    A loader without a DistributedSampler gives all ranks the whole data set: do not reduce then.
 
     ## Example
         # before

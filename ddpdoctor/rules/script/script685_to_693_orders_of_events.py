@@ -102,7 +102,7 @@ def frozen_parameters_wrapped(script: Script) -> Iterator[Finding]:
     `Must flatten tensors with uniform requires_grad when use_orig_params=False`.
 
     ## Fix
-    Leave a frozen model unwrapped. Pass `use_orig_params=True` to FSDP.
+    Leave a frozen model unwrapped, or pass `use_orig_params=True` to FSDP.
 
     ## Example
         # before

@@ -334,6 +334,11 @@ _WORDS = {
         "Partial() and redistribute, or an all_reduce before",
         "nothing makes the values equal",
     ),
+    MistakeKind.BUFFERS_ON_ONE_RANK: Words(
+        "only one rank runs the forward pass of DDP, which broadcasts BatchNorm buffers (line {line})",
+        "model.module for an evaluation on one rank",
+        "the broadcast waits for the other ranks",
+    ),
     MistakeKind.PART_OVER_WHOLE: Words(
         "a count of one rank is divided by the size of the whole data set",
         "the count of all ranks: all_reduce it first",

@@ -51,23 +51,24 @@ def agreed_value_unused(script: Script) -> Iterator[Finding]:
         if is_test(module):
             continue
         for call in module.calls(*_FILLED):
-            name = _unread(module, call)
-            if name:
+            used = _used_instead(module, call)
+            if used is not None:
+                held = code(module, call.args[0], 30)
                 yield point(
                     module,
-                    call,
-                    f"the result of this call is never read; `{name}` keeps the value of this rank",
-                    f"the filled {code(module, call.args[0], 30)} instead of {name}",
-                    label="fills a container that is not read",
+                    used,
+                    f"{used.id} has the value of this rank; the call in line {call.lineno} has filled {held}",
+                    f"the filled {held} instead of {used.id}",
+                    label="not the value that all ranks agreed on",
                 )
 
 
-def _unread(module: Module, call: ast.Call) -> str:
-    """The variable that a container was made from, if only that is read after the call; otherwise empty."""
+def _used_instead(module: Module, call: ast.Call) -> ast.Name | None:
+    """The first use of the variable that a container was made from, if the container is not read after the call."""
     function = module.index.function_of(call)
     held = call.args[0] if call.args else None
     if not isinstance(held, ast.Name) or not isinstance(module.index.parents.get(call), ast.Expr):
-        return ""
+        return None
     body = function if function is not None else module.tree
     nodes = [n for n in inner(body) if isinstance(n, ast.Name)]
     made = [
@@ -77,12 +78,12 @@ def _unread(module: Module, call: ast.Call) -> str:
     ]
     stored = [n for n in nodes if n.id == held.id and isinstance(n.ctx, ast.Store)]
     if len(made) != 1 or len(stored) != 1:
-        return ""
+        return None
     source = _source(module, made[0].value)
     if source is None or any(n.id == held.id and isinstance(n.ctx, ast.Load) and n is not held for n in nodes):
-        return ""
+        return None
     if any(isinstance(n, ast.Global | ast.Nonlocal) for n in inner(body)):
-        return ""
+        return None
     later = [n for n in nodes if n.id == source and isinstance(n.ctx, ast.Load) and n.lineno > call.lineno]
     loops = [n for n in nodes if n.id == source and isinstance(n.ctx, ast.Store) and n.lineno > call.lineno]
     first = min((n.lineno for n in loops), default=10**9)
@@ -90,7 +91,7 @@ def _unread(module: Module, call: ast.Call) -> str:
     used = [
         n for n in later if n.lineno <= first and (_decides(module, n) or (is_list and not _is_measured(module, n)))
     ]
-    return source if used else ""
+    return min(used, key=lambda n: (n.lineno, n.col_offset), default=None)
 
 
 def _decides(module: Module, name: ast.Name) -> bool:

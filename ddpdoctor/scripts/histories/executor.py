@@ -664,7 +664,9 @@ class Executor:
             self.frame.one_sided.append((value.rank_is[2] is bool(one), test, tuple(one or two)))
         for event in (*one, *two) if not (one and two) else ():
             kind = _ON_ONE_RANK.get(event.operation)
-            if kind is not None:
+            if kind is MistakeKind.BUFFERS_ON_ONE_RANK:
+                self.mistake(kind, test, event.node)
+            elif kind is not None:
                 self.mistake_in(kind, event.module, event.node, test, event.operation)
         groups = {group for _, group in first if group is not None}
         if len(groups) > 1 and sorted(map(repr, first)) == sorted(map(repr, second)):
@@ -1085,7 +1087,8 @@ class Executor:
                 return Traced(
                     TracedKind.CONSTANT, certain=True, constant=(one.constant is None) is isinstance(op, ast.Is)
                 )
-            if one.certain and one.kind in _NEVER_NONE and not one.origins:
+            is_there = one.kind is TracedKind.GRADIENT or (one.certain and one.kind in _NEVER_NONE and not one.origins)
+            if is_there:
                 return Traced(TracedKind.CONSTANT, certain=True, constant=isinstance(op, ast.IsNot))
             if DiffersBy.RANK not in one.origins:
                 return replace(result, certain=False)
@@ -1302,10 +1305,16 @@ class Executor:
 
     def _yield(self, node: ast.Yield) -> Traced:
         self.frame.yielded.append(self.eval(node.value) if node.value is not None else NOTHING)
+        own = next((c.value for c in self.state.conditions if c.value.is_own and c.module is self.module), None)
+        if own is not None:
+            self.frame.decided_by.append(own)
         return UNKNOWN
 
     def _yield_from(self, node: ast.YieldFrom) -> Traced:
-        self.frame.yielded.append(self.item_of(self.eval(node.value)))
+        inner = self.eval(node.value)
+        self.frame.yielded.append(self.item_of(inner))
+        if inner.has("uneven"):
+            self.frame.decided_by.append(Traced(TracedKind.NUMBER, frozenset((DiffersBy.DATA,)), True))
         return UNKNOWN
 
 
@@ -1357,6 +1366,7 @@ _IDENTITIES = {"rank": DiffersBy.RANK, "local rank": DiffersBy.LOCAL_RANK}
 _ON_ONE_RANK = {
     "forward of a sharded module": MistakeKind.SHARDED_ON_ONE_RANK,
     "new_group": MistakeKind.GROUP_ON_ONE_RANK,
+    "forward of DDP": MistakeKind.BUFFERS_ON_ONE_RANK,
 }
 _DATA_CALLS = (
     "dist.all_reduce",

@@ -180,6 +180,8 @@ def _wrap(ex: Executor, node: ast.Call, name: str, module: Traced, kw: dict[str,
         buffers = kw.get("broadcast_buffers")
         if buffers is not None and buffers.constant is False and present.has("batchnorm"):
             own.add("buffers-apart")
+        if name == "DDP" and buffers is None and not any(k.arg is None for k in node.keywords):
+            own.add("broadcasts")
         ex.change(
             present,
             marks=present.marks - {"own-start", "wrapped-frozen"} | own,
@@ -282,6 +284,8 @@ def _forward_events(ex: Executor, node: ast.Call, owner: Traced, module: Traced,
     is_top = owner.kind is TracedKind.WRAPPER or owner.ref == module.ref
     if module.has("sharded") and is_top:
         ex.communicate("forward of a sharded module", node)
+    elif module.has("batchnorm") and module.has("broadcasts") and owner.kind is TracedKind.WRAPPER and owner.has("DDP"):
+        ex.communicate("forward of DDP", node)
     if (
         module.has("buffers-apart")
         and module.has("eval")

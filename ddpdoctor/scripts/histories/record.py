@@ -76,6 +76,7 @@ class MistakeKind(Enum):
     LIST_ON_EVERY_RANK = auto()
     LIST_OF_NODE = auto()
     REPLICA_DIFFERS = auto()
+    BUFFERS_ON_ONE_RANK = auto()
     PART_OVER_WHOLE = auto()
     COUNTED_BY_EVERY_RANK = auto()
     SUM_AS_MEAN = auto()

@@ -339,6 +339,11 @@ _WORDS = {
         "model.module for an evaluation on one rank",
         "the broadcast waits for the other ranks",
     ),
+    MistakeKind.SHAPE_OF_OWN_DATA: Words(
+        "the length of this tensor depends on the rank's data, and all_gather needs equal shapes",
+        "a common length: all_reduce the maximum, then pad",
+        "each rank has another shape",
+    ),
     MistakeKind.PART_OVER_WHOLE: Words(
         "a count of one rank is divided by the size of the whole data set",
         "the count of all ranks: all_reduce it first",

@@ -1211,12 +1211,25 @@ class Executor:
         for generator in node.generators:
             source = self.eval(generator.iter)
             marks |= source.marks & {"uneven", "own-keys"}
+            if source.items and len(node.generators) == 1 and not generator.ifs and _holds_modules(self, source):
+                return self._entries_made(node, source, outer)
             self.store(generator.target, self.item_of(source), node)
         item = self.eval(node.value)
         key = self.eval(node.key)
         self.state.names[self.frame.number] = outer
         fields = {"item": item, "(key)": key}
         return self.new(Traced(TracedKind.DICT, item.origins, item.certain, fields=fields, marks=marks), node)
+
+    def _entries_made(self, node: ast.DictComp, source: Traced, outer: dict[str, Traced]) -> Traced:
+        """A dictionary with an entry for each of a few known modules."""
+        fields: dict[str, Traced] = {}
+        for each in source.items or ():
+            self.store(node.generators[0].target, self.now(each), node)
+            key, value = self.eval(node.key), self.eval(node.value)
+            fields["item"] = joined(fields["item"], value, None) if "item" in fields else value
+            fields[f"[{key.constant}]"] = value
+        self.state.names[self.frame.number] = outer
+        return self.new(Traced(TracedKind.DICT, certain=True, fields=fields), node)
 
     def _subscript(self, node: ast.Subscript) -> Traced:
         owner = self.eval(node.value)
@@ -1247,6 +1260,13 @@ class Executor:
                 else result
             )
         index = self.eval(node.slice)
+        cuts = (
+            [s.upper for s in node.slice.elts if isinstance(s, ast.Slice)] if isinstance(node.slice, ast.Tuple) else []
+        )
+        ends = [self.eval(c) for c in cuts if c is not None]
+        if owner.kind is TracedKind.TENSOR and any(v.is_own and not v.has("agreed") for v in ends):
+            cut = derived(TracedKind.TENSOR, owner, *ends).marked("own-shape")
+            return self.new(replace(cut, ref=0), node)
         keys = owner.fields.get("(key)") if owner.kind is TracedKind.DICT else None
         if keys is not None and keys.marks & _NAMES and index.marks & _NAMES and not keys.marks & index.marks & _NAMES:
             self.mistake(MistakeKind.NAMES_OF_WRAPPER, node)
@@ -1316,6 +1336,11 @@ class Executor:
         if inner.has("uneven"):
             self.frame.decided_by.append(Traced(TracedKind.NUMBER, frozenset((DiffersBy.DATA,)), True))
         return UNKNOWN
+
+
+def _holds_modules(executor: Executor, source: Traced) -> bool:
+    parts = [p for v in source.items or () for p in (v, *(executor.now(v).items or ()))]
+    return any(executor.now(p).kind is TracedKind.MODULE for p in parts)
 
 
 def _counts_within(op: ast.operator, left: Traced, right: Traced) -> bool:

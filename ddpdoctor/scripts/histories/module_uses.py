@@ -208,7 +208,11 @@ def _frozen(ex: Executor, node: ast.Call, name: str, module: Traced, kw: dict[st
         ex.mistake(MistakeKind.FROZEN_WRAPPED, node)
     original = kw.get("use_orig_params")
     policy = kw.get("auto_wrap_policy")
-    is_known = policy is None or "transformer" in str(policy.symbol) or "size_based" in str(policy.symbol)
+    text = ex.module.text
+    is_common = "transformer_auto_wrap_policy" in text or "size_based_auto_wrap_policy" in text
+    is_known = policy is None or (
+        is_common and not any(w in text for w in ("lambda_auto", "_or_policy", "CustomPolicy"))
+    )
     is_flat = name == "FSDP" and original is None and is_known and not {"ignored_modules", "ignored_states"} & set(kw)
     if is_flat and not module.has("all-frozen") and _part_is_frozen(ex, module, 6):
         ex.mistake(MistakeKind.FROZEN_IN_FLAT_PARAMETER, node)

@@ -77,6 +77,7 @@ class MistakeKind(Enum):
     LIST_OF_NODE = auto()
     REPLICA_DIFFERS = auto()
     BUFFERS_ON_ONE_RANK = auto()
+    SHAPE_OF_OWN_DATA = auto()
     PART_OVER_WHOLE = auto()
     COUNTED_BY_EVERY_RANK = auto()
     SUM_AS_MEAN = auto()

@@ -1174,7 +1174,7 @@ class Executor:
             source = self.eval(generator.iter)
             self.store(generator.target, self.item_of(source), node)
             length = source.fields.get("length")
-            marks |= source.marks & {"uneven", "own-keys", "ragged"}
+            marks |= source.marks & {"uneven", "own-keys", "ragged", "own-slice"}
             if source.kind is TracedKind.PARAMETERS:
                 whole = source
             for condition in generator.ifs:

@@ -59,6 +59,7 @@ _DRAWS = (
     "multinomial",
 )
 _LINEAR = ("torch.stack", "torch.cat", "torch.tensor", "torch.as_tensor", "torch.sum", "torch.mean", "torch.flatten")
+_JOINED = ("torch.stack", "torch.cat", "torch.tensor", "torch.as_tensor", "torch.from_numpy")
 _LIKE = ("torch.zeros_like", "torch.ones_like", "torch.empty_like", "torch.full_like")
 _EMPTY = ("torch.zeros", "torch.ones", "torch.empty", "torch.full", "torch.arange", "torch.linspace", "torch.eye")
 _SEEDS = {
@@ -579,6 +580,8 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
             result = ex.change(result, power=operands[0].power)
         elif name not in _LINEAR:
             result = ex.change(result, power=Power())
+        if name in _JOINED and args and ex.now(args[0]).has("own-slice"):
+            result = ex.change(result, marks=result.marks | {"own-slice"})
         if quantities.is_mean_loss(name, kw) or name == "torch.mean":
             result = ex.change(result, marks=result.marks | {"mean"})
         return result

@@ -69,12 +69,28 @@ def _switches(module: Module) -> Iterator[Switch]:
             value, inverted = node.args[0], False
         elif isinstance(node, ast.IfExp) and _has_no_sync(node.body) is not _has_no_sync(node.orelse):
             value, inverted = node.test, _has_no_sync(node.body)
+        elif isinstance(node, ast.If) and (quiet := _quiet_branch(node)) is not None:
+            value, inverted = node.test, quiet
         else:
             continue
         loop = _loop_of(module, node)
         tests = _tests(module, node, loop) if loop is not None else [ast.Constant(0)]
         if loop is not None and not tests and not isinstance(value, ast.Constant):
             yield Switch(node, value, inverted, loop)
+
+
+def _quiet_branch(node: ast.If) -> bool | None:
+    """Which branch runs its backward pass under no_sync, if the other one runs it without: True for the body."""
+    sides = [[n for s in side for n in ast.walk(s)] for side in (node.body, node.orelse)]
+    quiet = [
+        any(_has_no_sync(i.context_expr) for n in side if isinstance(n, ast.With) for i in n.items) for side in sides
+    ]
+    passes = [
+        any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in side)
+        and not any(isinstance(n, ast.If) for n in side)
+        for side in sides
+    ]
+    return quiet[0] if all(passes) and quiet[0] is not quiet[1] else None
 
 
 def _has_no_sync(node: ast.expr) -> bool:

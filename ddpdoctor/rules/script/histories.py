@@ -344,6 +344,21 @@ _WORDS = {
         "a common length: all_reduce the maximum, then pad",
         "each rank has another shape",
     ),
+    MistakeKind.TOTAL_OVER_PART: Words(
+        "a sum over all ranks is divided by the count of one rank",
+        "the count of all ranks: all_reduce it too",
+        "too large by the world size",
+    ),
+    MistakeKind.EPOCH_ON_ONE_RANK: Words(
+        "only one rank calls set_epoch",
+        "set_epoch on all ranks",
+        "the ranks divide different orders",
+    ),
+    MistakeKind.RATE_BY_RANK: Words(
+        "the learning rate of a DDP model depends on the rank",
+        "one learning rate on all ranks",
+        "each rank takes another step",
+    ),
     MistakeKind.PART_OVER_WHOLE: Words(
         "a count of one rank is divided by the size of the whole data set",
         "the count of all ranks: all_reduce it first",

@@ -36,6 +36,7 @@ def metric_not_global(script: Script) -> Iterator[Finding]:
     yield from history_findings(
         script,
         MistakeKind.PART_OVER_WHOLE,
+        MistakeKind.TOTAL_OVER_PART,
         MistakeKind.COUNTED_BY_EVERY_RANK,
         MistakeKind.SUM_AS_MEAN,
         MistakeKind.BEST_OF_ONE_RANK,
@@ -44,7 +45,7 @@ def metric_not_global(script: Script) -> Iterator[Finding]:
 
 @cause("SCRIPT681", "state-changed-on-one-rank", Severity.ERROR)
 def state_changed_on_one_rank(script: Script) -> Iterator[Finding]:
-    """One rank loads or steps an optimizer, scheduler or scaler that all ranks have.
+    """One rank loads, steps or sets state that all ranks must have alike.
 
     ## Why it matters
     DDP broadcasts parameters and buffers, and nothing else. Momentum, step counts and learning rates then differ between
@@ -64,7 +65,13 @@ def state_changed_on_one_rank(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation of DistributedDataParallel: the module's state_dict is broadcast in the constructor.
     """
-    yield from history_findings(script, MistakeKind.STATE_LOADED_ON_ONE_RANK, MistakeKind.STEPPED_ON_ONE_RANK)
+    yield from history_findings(
+        script,
+        MistakeKind.STATE_LOADED_ON_ONE_RANK,
+        MistakeKind.STEPPED_ON_ONE_RANK,
+        MistakeKind.EPOCH_ON_ONE_RANK,
+        MistakeKind.RATE_BY_RANK,
+    )
 
 
 @cause("SCRIPT682", "scaled-gradients-used", Severity.ERROR)

@@ -291,7 +291,7 @@ def _of_tensor(
             TracedKind.NUMBER,
             frozenset((DiffersBy.DATA,)) if own else frozenset(),
             True,
-            marks=owner.marks & {"uneven"},
+            marks=owner.marks & {"uneven", "of-part", "of-whole"},
         )
     if name in ("register_hook", "retain_grad"):
         return UNKNOWN

@@ -18,7 +18,7 @@ from ddpdoctor.scripts.histories.mistakes import mistakes_of
 from ddpdoctor.scripts.histories.record import Mistake, MistakeKind
 from ddpdoctor.scripts.syntax.module import Module, modules
 
-__all__ = ["has_mistake", "history_findings", "with_histories"]
+__all__ = ["history_findings", "with_histories"]
 
 Check = Callable[..., Iterable[Finding] | None]
 
@@ -496,11 +496,6 @@ def history_findings(script: Script, *kinds: MistakeKind) -> Iterator[Finding]:
         for mistake in mistakes_of(module):
             if mistake.kind in kinds:
                 yield _finding(mistake)
-
-
-def has_mistake(module: Module, kind: MistakeKind) -> bool:
-    """Whether the program of this file makes a mistake of a kind."""
-    return any(m.kind is kind for m in mistakes_of(module))
 
 
 def _finding(mistake: Mistake) -> Finding:

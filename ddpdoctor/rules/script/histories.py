@@ -18,7 +18,7 @@ from ddpdoctor.scripts.histories.mistakes import mistakes_of
 from ddpdoctor.scripts.histories.record import Mistake, MistakeKind
 from ddpdoctor.scripts.syntax.module import Module, modules
 
-__all__ = ["has_mistake", "history_findings", "with_histories"]
+__all__ = ["history_findings", "with_histories"]
 
 Check = Callable[..., Iterable[Finding] | None]
 
@@ -334,13 +334,38 @@ _WORDS = {
         "Partial() and redistribute, or an all_reduce before",
         "nothing makes the values equal",
     ),
+    MistakeKind.BUFFERS_ON_ONE_RANK: Words(
+        "only one rank runs the forward pass of DDP, which broadcasts BatchNorm buffers (line {line})",
+        "model.module for an evaluation on one rank",
+        "the broadcast waits for the other ranks",
+    ),
+    MistakeKind.SHAPE_OF_OWN_DATA: Words(
+        "the length of this tensor depends on the rank's data, and all_gather needs equal shapes",
+        "a common length: all_reduce the maximum, then pad",
+        "each rank has another shape",
+    ),
+    MistakeKind.TOTAL_OVER_PART: Words(
+        "a sum over all ranks is divided by the count of one rank",
+        "the count of all ranks: all_reduce it too",
+        "too large by the world size",
+    ),
+    MistakeKind.EPOCH_ON_ONE_RANK: Words(
+        "only one rank calls set_epoch",
+        "set_epoch on all ranks",
+        "the ranks divide different orders",
+    ),
+    MistakeKind.RATE_BY_RANK: Words(
+        "the learning rate of a DDP model depends on the rank",
+        "one learning rate on all ranks",
+        "each rank takes another step",
+    ),
     MistakeKind.PART_OVER_WHOLE: Words(
         "a count of one rank is divided by the size of the whole data set",
         "the count of all ranks: all_reduce it first",
         "too small by the world size",
     ),
     MistakeKind.COUNTED_BY_EVERY_RANK: Words(
-        "every rank counts the whole data set, and the sum over ranks is divided by its size",
+        "every rank counts the whole data set, and the counts are summed over ranks",
         "a DistributedSampler for the loader, or no all_reduce",
         "too large by the world size",
     ),
@@ -377,7 +402,7 @@ _WORDS = {
     MistakeKind.REDUCED_AGAIN: Words(
         "gradients that were reduced in an earlier micro batch are reduced again",
         "one all_reduce after the last micro batch",
-        "earlier micro batches are multiplied by the world size",
+        "earlier micro batches count world_size times",
     ),
     MistakeKind.GRADIENT_BYPASSES_DDP: Words(
         "torch.autograd.grad does not run the hooks of DDP, and its gradients are applied",
@@ -428,7 +453,7 @@ _WORDS = {
     MistakeKind.WORKERS_SEEDED_ALIKE: Words(
         "the workers of all ranks get the same seeds: the seed contains no rank",
         "a seed with the rank, or torch.initial_seed()",
-        "worker k draws the same numbers on every rank",
+        "the same numbers on every rank",
     ),
     MistakeKind.SAMPLER_DRAWS_ALIKE: Words(
         "this sampler does not know the ranks, and draws the same samples on all of them",
@@ -471,11 +496,6 @@ def history_findings(script: Script, *kinds: MistakeKind) -> Iterator[Finding]:
         for mistake in mistakes_of(module):
             if mistake.kind in kinds:
                 yield _finding(mistake)
-
-
-def has_mistake(module: Module, kind: MistakeKind) -> bool:
-    """Whether the program of this file makes a mistake of a kind."""
-    return any(m.kind is kind for m in mistakes_of(module))
 
 
 def _finding(mistake: Mistake) -> Finding:

@@ -127,7 +127,7 @@ def _softer(divergence: Divergence) -> Severity | None:
 
 
 @cause("SCRIPT024", "collective-in-rank-branch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-@with_histories(MistakeKind.SHARDED_ON_ONE_RANK, MistakeKind.HIDDEN_ON_ONE_RANK)
+@with_histories(MistakeKind.SHARDED_ON_ONE_RANK, MistakeKind.HIDDEN_ON_ONE_RANK, MistakeKind.BUFFERS_ON_ONE_RANK)
 def collective_in_rank_branch(script: Script) -> Iterator[Finding]:
     """A collective runs inside a branch that only some ranks enter.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT028", "collective-shape-mismatch", Severity.ERROR, stage=CausalStage.NOT_IN_COLLECTIVE)
-@with_histories(MistakeKind.RAGGED_SHAPES)
+@with_histories(MistakeKind.RAGGED_SHAPES, MistakeKind.SHAPE_OF_OWN_DATA)
 def collective_shape_mismatch(script: Script) -> Iterator[Finding]:
     """The ranks call one collective with different sizes.
 

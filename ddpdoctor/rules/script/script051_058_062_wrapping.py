@@ -11,7 +11,6 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
-from ddpdoctor.rules.script.histories import has_mistake
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
 from ddpdoctor.rules.script.script_questions import (
     LOCAL_RANKS,
@@ -23,7 +22,6 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
-from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.interpreter.assumptions import RANK_NAMES
 from ddpdoctor.scripts.syntax.index import Bound
@@ -263,32 +261,32 @@ def checkpoint_has_module_prefix(script: Script) -> Iterator[Finding]:
         torch.save(ddp.module.state_dict(), "model.pt")
     """
     for module in modules(script):
-        wrapped = _certainly_wrapped(module)
-        if not wrapped or '"module."' in module.text or "'module." in module.text or "hasattr" in module.text:
-            continue
-        if has_mistake(module, MistakeKind.NAMES_OF_WRAPPER):
-            continue  # SCRIPT693 names the place that fails
-        for call in module.calls("torch.save"):
-            for state in _states(module, call):
-                func = state.func
-                if (
-                    not isinstance(func, ast.Attribute)
-                    or func.attr != "state_dict"
-                    or ast.unparse(func.value) not in wrapped
-                ):
-                    continue
-                if _loads_wrapped(module, ast.unparse(func.value)) or not _is_after_wrap(module, state):
-                    continue
-                name = code(module, func.value)
-                yield point(
-                    module,
-                    state,
-                    f'{name}.state_dict() saves the DDP wrapper: every key begins with "module."',
-                    f"{name}.module.state_dict()",
-                    label="loading it without DDP fails",
-                    fix=f"Save `{name}.module.state_dict()`.",
-                    edits=(replace(module, func.value, f"{name}.module"),),
-                )
+        for state, owner in wrapper_states(module):
+            name = code(module, owner)
+            yield point(
+                module,
+                state,
+                f'{name}.state_dict() saves the DDP wrapper: every key begins with "module."',
+                f"{name}.module.state_dict()",
+                label="loading it without DDP fails",
+                fix=f"Save `{name}.module.state_dict()`.",
+                edits=(replace(module, owner, f"{name}.module"),),
+            )
+
+
+def wrapper_states(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """The state_dict of each DDP wrapper that a file saves, with the wrapper."""
+    wrapped = _certainly_wrapped(module)
+    if not wrapped or '"module."' in module.text or "'module." in module.text or "hasattr" in module.text:
+        return
+    for call in module.calls("torch.save"):
+        for state in _states(module, call):
+            func = state.func
+            is_state = isinstance(func, ast.Attribute) and func.attr == "state_dict"
+            if not isinstance(func, ast.Attribute) or not is_state or ast.unparse(func.value) not in wrapped:
+                continue
+            if not _loads_wrapped(module, ast.unparse(func.value)) and _is_after_wrap(module, state):
+                yield state, func.value
 
 
 def _states(module: Module, save: ast.Call) -> Iterator[ast.Call]:

@@ -78,12 +78,18 @@ def rank_zero_long_work(script: Script) -> Iterator[Finding]:
                     "timeout=timedelta(hours=…)",
                     label="default timeout: 10 (NCCL) or 30 minutes",
                     fix="Do it before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.",
-                    severity=Severity.WARNING,
+                    severity=Severity.NOTE if _is_evaluation(work) else Severity.WARNING,
                     edits=(
                         with_keyword(module, inits[0], "timeout=timedelta(hours=2)"),
                         *imported(module, "timedelta", "from datetime import timedelta"),
                     ),
                 )
+
+
+def _is_evaluation(call: ast.Call) -> bool:
+    """Whether it is an evaluation, which takes seconds as often as hours."""
+    last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    return any(word in last.lower() for word in ("eval", "valid", "test"))
 
 
 def _is_main(module: Module, statement: ast.If) -> bool:

@@ -24,8 +24,9 @@ def metric_not_global(script: Script) -> Iterator[Finding]:
     rank 0. No error says so, and the number changes with the number of GPUs.
 
     ## Fix
-    Count correct predictions and samples on each rank, all_reduce both sums, and divide afterwards. Give the loader a
-    DistributedSampler, or do not reduce.
+    Count on each rank, all_reduce the sums, and divide afterwards.
+
+    A loader without a DistributedSampler gives all ranks the whole data set: do not reduce then.
 
     ## Example
         # before
@@ -39,6 +40,7 @@ def metric_not_global(script: Script) -> Iterator[Finding]:
     yield from history_findings(
         script,
         MistakeKind.PART_OVER_WHOLE,
+        MistakeKind.TOTAL_OVER_PART,
         MistakeKind.COUNTED_BY_EVERY_RANK,
         MistakeKind.SUM_AS_MEAN,
         MistakeKind.BEST_OF_ONE_RANK,
@@ -116,7 +118,7 @@ def sum_not_divided(rehearsal: Rehearsal) -> Iterator[Finding]:
 
 @cause("SCRIPT681", "state-changed-on-one-rank", Severity.ERROR)
 def state_changed_on_one_rank(script: Script) -> Iterator[Finding]:
-    """One rank loads or steps an optimizer, scheduler or scaler that all ranks have.
+    """One rank loads, steps or sets state that all ranks must have alike.
 
     ## Why it matters
     DDP broadcasts parameters and buffers, and nothing else. Momentum, step counts and learning rates then differ between
@@ -136,7 +138,13 @@ def state_changed_on_one_rank(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation of DistributedDataParallel: the module's state_dict is broadcast in the constructor.
     """
-    yield from history_findings(script, MistakeKind.STATE_LOADED_ON_ONE_RANK, MistakeKind.STEPPED_ON_ONE_RANK)
+    yield from history_findings(
+        script,
+        MistakeKind.STATE_LOADED_ON_ONE_RANK,
+        MistakeKind.STEPPED_ON_ONE_RANK,
+        MistakeKind.EPOCH_ON_ONE_RANK,
+        MistakeKind.RATE_BY_RANK,
+    )
 
 
 @cause("SCRIPT682", "scaled-gradients-used", Severity.ERROR)

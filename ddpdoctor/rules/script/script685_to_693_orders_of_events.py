@@ -9,7 +9,9 @@ from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import CausalStage, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.script.histories import history_findings
+from ddpdoctor.rules.script.script051_058_062_wrapping import wrapper_states
 from ddpdoctor.scripts.histories.record import MistakeKind
+from ddpdoctor.scripts.syntax.module import modules
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.rehearsal import Rehearsal
@@ -136,7 +138,7 @@ def frozen_parameters_wrapped(script: Script) -> Iterator[Finding]:
     `Must flatten tensors with uniform requires_grad when use_orig_params=False`.
 
     ## Fix
-    Leave a frozen model unwrapped. Pass `use_orig_params=True` to FSDP.
+    Leave a frozen model unwrapped, or pass `use_orig_params=True` to FSDP.
 
     ## Example
         # before
@@ -278,4 +280,6 @@ def checkpoint_names_of_wrapper(script: Script) -> Iterator[Finding]:
         torch.save(ddp.module.state_dict(), "model.pt")
         net.load_state_dict(torch.load("model.pt"))
     """
-    yield from history_findings(script, MistakeKind.NAMES_OF_WRAPPER)
+    saving = {module.path for module in modules(script) if any(wrapper_states(module))}  # SCRIPT062 names that place
+    found = history_findings(script, MistakeKind.NAMES_OF_WRAPPER)
+    yield from (f for f in found if f.where.file not in saving)

@@ -185,6 +185,8 @@ def _changed(
 def _gathered(ex: Executor, node: ast.Call, parts: Traced, source: Traced, group: object) -> None:
     if source.certain and source.has("ragged-rows") and group is None and not ex.differs_here():
         ex.mistake(MistakeKind.RAGGED_SHAPES, node)
+    if source.has("own-shape") and group is None and not ex.differs_here():
+        ex.mistake(MistakeKind.SHAPE_OF_OWN_DATA, node)
     trained = source.certain and bool(source.trains) and "no_grad" not in ex.contexts
     if trained:
         ex.gathers.append((ex.module, node))

@@ -664,7 +664,9 @@ class Executor:
             self.frame.one_sided.append((value.rank_is[2] is bool(one), test, tuple(one or two)))
         for event in (*one, *two) if not (one and two) else ():
             kind = _ON_ONE_RANK.get(event.operation)
-            if kind is not None:
+            if kind is MistakeKind.BUFFERS_ON_ONE_RANK:
+                self.mistake(kind, test, event.node)
+            elif kind is not None:
                 self.mistake_in(kind, event.module, event.node, test, event.operation)
         groups = {group for _, group in first if group is not None}
         if len(groups) > 1 and sorted(map(repr, first)) == sorted(map(repr, second)):
@@ -1085,7 +1087,8 @@ class Executor:
                 return Traced(
                     TracedKind.CONSTANT, certain=True, constant=(one.constant is None) is isinstance(op, ast.Is)
                 )
-            if one.certain and one.kind in _NEVER_NONE and not one.origins:
+            is_there = one.kind is TracedKind.GRADIENT or (one.certain and one.kind in _NEVER_NONE and not one.origins)
+            if is_there:
                 return Traced(TracedKind.CONSTANT, certain=True, constant=isinstance(op, ast.IsNot))
             if DiffersBy.RANK not in one.origins:
                 return replace(result, certain=False)
@@ -1171,7 +1174,7 @@ class Executor:
             source = self.eval(generator.iter)
             self.store(generator.target, self.item_of(source), node)
             length = source.fields.get("length")
-            marks |= source.marks & {"uneven", "own-keys", "ragged"}
+            marks |= source.marks & {"uneven", "own-keys", "ragged", "own-slice"}
             if source.kind is TracedKind.PARAMETERS:
                 whole = source
             for condition in generator.ifs:
@@ -1208,12 +1211,25 @@ class Executor:
         for generator in node.generators:
             source = self.eval(generator.iter)
             marks |= source.marks & {"uneven", "own-keys"}
+            if source.items and len(node.generators) == 1 and not generator.ifs and _holds_modules(self, source):
+                return self._entries_made(node, source, outer)
             self.store(generator.target, self.item_of(source), node)
         item = self.eval(node.value)
         key = self.eval(node.key)
         self.state.names[self.frame.number] = outer
         fields = {"item": item, "(key)": key}
         return self.new(Traced(TracedKind.DICT, item.origins, item.certain, fields=fields, marks=marks), node)
+
+    def _entries_made(self, node: ast.DictComp, source: Traced, outer: dict[str, Traced]) -> Traced:
+        """A dictionary with an entry for each of a few known modules."""
+        fields: dict[str, Traced] = {}
+        for each in source.items or ():
+            self.store(node.generators[0].target, self.now(each), node)
+            key, value = self.eval(node.key), self.eval(node.value)
+            fields["item"] = joined(fields["item"], value, None) if "item" in fields else value
+            fields[f"[{key.constant}]"] = value
+        self.state.names[self.frame.number] = outer
+        return self.new(Traced(TracedKind.DICT, certain=True, fields=fields), node)
 
     def _subscript(self, node: ast.Subscript) -> Traced:
         owner = self.eval(node.value)
@@ -1244,6 +1260,13 @@ class Executor:
                 else result
             )
         index = self.eval(node.slice)
+        cuts = (
+            [s.upper for s in node.slice.elts if isinstance(s, ast.Slice)] if isinstance(node.slice, ast.Tuple) else []
+        )
+        ends = [self.eval(c) for c in cuts if c is not None]
+        if owner.kind is TracedKind.TENSOR and any(v.is_own and not v.has("agreed") for v in ends):
+            cut = derived(TracedKind.TENSOR, owner, *ends).marked("own-shape")
+            return self.new(replace(cut, ref=0), node)
         keys = owner.fields.get("(key)") if owner.kind is TracedKind.DICT else None
         if keys is not None and keys.marks & _NAMES and index.marks & _NAMES and not keys.marks & index.marks & _NAMES:
             self.mistake(MistakeKind.NAMES_OF_WRAPPER, node)
@@ -1302,11 +1325,22 @@ class Executor:
 
     def _yield(self, node: ast.Yield) -> Traced:
         self.frame.yielded.append(self.eval(node.value) if node.value is not None else NOTHING)
+        own = next((c.value for c in self.state.conditions if c.value.is_own and c.module is self.module), None)
+        if own is not None:
+            self.frame.decided_by.append(own)
         return UNKNOWN
 
     def _yield_from(self, node: ast.YieldFrom) -> Traced:
-        self.frame.yielded.append(self.item_of(self.eval(node.value)))
+        inner = self.eval(node.value)
+        self.frame.yielded.append(self.item_of(inner))
+        if inner.has("uneven"):
+            self.frame.decided_by.append(Traced(TracedKind.NUMBER, frozenset((DiffersBy.DATA,)), True))
         return UNKNOWN
+
+
+def _holds_modules(executor: Executor, source: Traced) -> bool:
+    parts = [p for v in source.items or () for p in (v, *(executor.now(v).items or ()))]
+    return any(executor.now(p).kind is TracedKind.MODULE for p in parts)
 
 
 def _counts_within(op: ast.operator, left: Traced, right: Traced) -> bool:
@@ -1357,6 +1391,7 @@ _IDENTITIES = {"rank": DiffersBy.RANK, "local rank": DiffersBy.LOCAL_RANK}
 _ON_ONE_RANK = {
     "forward of a sharded module": MistakeKind.SHARDED_ON_ONE_RANK,
     "new_group": MistakeKind.GROUP_ON_ONE_RANK,
+    "forward of DDP": MistakeKind.BUFFERS_ON_ONE_RANK,
 }
 _DATA_CALLS = (
     "dist.all_reduce",

@@ -59,6 +59,7 @@ _DRAWS = (
     "multinomial",
 )
 _LINEAR = ("torch.stack", "torch.cat", "torch.tensor", "torch.as_tensor", "torch.sum", "torch.mean", "torch.flatten")
+_JOINED = ("torch.stack", "torch.cat", "torch.tensor", "torch.as_tensor", "torch.from_numpy")
 _LIKE = ("torch.zeros_like", "torch.ones_like", "torch.empty_like", "torch.full_like")
 _EMPTY = ("torch.zeros", "torch.ones", "torch.empty", "torch.full", "torch.arange", "torch.linspace", "torch.eye")
 _SEEDS = {
@@ -489,10 +490,13 @@ def _training(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: d
         of = ex.root(optimizer.of) if optimizer.of else 0
         return ex.new(Traced(TracedKind.OBJECT, certain=False, marks=plateau | {"scheduler"}, of=of), node)
     if name.startswith("torch.optim."):
+        rate = kw.get("lr") or (args[1] if len(args) > 1 else UNKNOWN)
         given = flat(ex, args[:1])[0] if args else kw.get("params", UNKNOWN)
         whole = ex.now(args[0]) if args else kw.get("params", UNKNOWN)
         of = whole.of or given.of
         root = ex.state.heap.get(ex.root(of))
+        if rate.certain and rate.origins == {DiffersBy.RANK} and root is not None and root.has("DDP"):
+            ex.mistake(MistakeKind.RATE_BY_RANK, node)
         marks = frozenset(("sharded",)) if root is not None and root.has("sharded") else frozenset[str]()
         return ex.new(Traced(TracedKind.OPTIMIZER, certain=bool(of), marks=marks, of=of), node)
     if name.endswith("GradScaler"):
@@ -579,6 +583,10 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
             result = ex.change(result, power=operands[0].power)
         elif name not in _LINEAR:
             result = ex.change(result, power=Power())
+        if name in ("torch.stack", "torch.cat") and args and ex.now(args[0]).has("uneven"):
+            result = ex.change(result, marks=result.marks | {"own-shape"})
+        if name in _JOINED and args and ex.now(args[0]).has("own-slice"):
+            result = ex.change(result, marks=result.marks | {"own-slice"})
         if quantities.is_mean_loss(name, kw) or name == "torch.mean":
             result = ex.change(result, marks=result.marks | {"mean"})
         return result

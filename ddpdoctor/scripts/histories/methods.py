@@ -291,7 +291,7 @@ def _of_tensor(
             TracedKind.NUMBER,
             frozenset((DiffersBy.DATA,)) if own else frozenset(),
             True,
-            marks=owner.marks & {"uneven"},
+            marks=owner.marks & {"uneven", "of-part", "of-whole"},
         )
     if name in ("register_hook", "retain_grad"):
         return UNKNOWN
@@ -315,7 +315,7 @@ def _of_tensor(
         result = ex.change(result, marks=result.marks - {"mean"})
     if name in _SAME_VALUE:
         kept = (
-            owner.marks & {"mask", "summed", "averaged", "shard", "ragged-rows"} | ({"mean"} & owner.marks)
+            owner.marks & {"mask", "summed", "averaged", "shard", "ragged-rows", "own-shape"} | ({"mean"} & owner.marks)
             if name in (*_LENGTH_KEPT, "view", "reshape", "flatten", "item")
             else frozenset()
         )
@@ -384,6 +384,13 @@ def _of_collection(ex: Executor, node: ast.Call, owner: Traced, name: str, args:
         return NOTHING
     if owner.kind is TracedKind.DICT:
         item = owner.fields.get("item", UNKNOWN)
+        known = _entries(owner)
+        if name == "items" and known:
+            pairs = [Traced(TracedKind.LIST, certain=True, items=(k, ex.now(v))) for k, v in known]
+            return Traced(TracedKind.LIST, certain=True, items=tuple(pairs), marks=owner.marks & {"own-keys"})
+        if name == "values" and known:
+            values = tuple(ex.now(v) for _, v in known)
+            return Traced(TracedKind.LIST, certain=True, items=values, marks=owner.marks & {"own-keys"})
         if name == "items":
             return Traced(
                 TracedKind.LIST,
@@ -401,6 +408,15 @@ def _of_collection(ex: Executor, node: ast.Call, owner: Traced, name: str, args:
         if name in ("get", "pop", "setdefault") and args:
             return owner.fields.get(f"[{args[0].constant}]", item)
     return None
+
+
+def _entries(owner: Traced) -> list[tuple[Traced, Traced]]:
+    """The entries of a dictionary with few known keys that holds modules; empty for others."""
+    fields = {k: v for k, v in owner.fields.items() if k.startswith("[")}
+    is_known = "[None]" not in fields and "own-keys" not in owner.marks and 1 < len(fields) <= 6
+    if not is_known or not any(v.kind is TracedKind.MODULE for v in fields.values()):
+        return []
+    return [(Traced(TracedKind.CONSTANT, certain=True, constant=k[1:-1]), v) for k, v in fields.items()]
 
 
 def joined_item(ex: Executor, owner: Traced, value: Traced) -> Traced:

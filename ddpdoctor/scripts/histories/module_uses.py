@@ -179,6 +179,8 @@ def _wrap(ex: Executor, node: ast.Call, name: str, module: Traced, kw: dict[str,
         buffers = kw.get("broadcast_buffers")
         if buffers is not None and buffers.constant is False and present.has("batchnorm"):
             own.add("buffers-apart")
+        if name == "DDP" and buffers is None and not any(k.arg is None for k in node.keywords):
+            own.add("broadcasts")
         ex.change(
             present,
             marks=present.marks - {"own-start", "wrapped-frozen"} | own,
@@ -205,7 +207,11 @@ def _frozen(ex: Executor, node: ast.Call, name: str, module: Traced, kw: dict[st
         ex.mistake(MistakeKind.FROZEN_WRAPPED, node)
     original = kw.get("use_orig_params")
     policy = kw.get("auto_wrap_policy")
-    is_known = policy is None or "transformer" in str(policy.symbol) or "size_based" in str(policy.symbol)
+    text = ex.module.text
+    is_common = "transformer_auto_wrap_policy" in text or "size_based_auto_wrap_policy" in text
+    is_known = policy is None or (
+        is_common and not any(w in text for w in ("lambda_auto", "_or_policy", "CustomPolicy"))
+    )
     is_flat = name == "FSDP" and original is None and is_known and not {"ignored_modules", "ignored_states"} & set(kw)
     if is_flat and not module.has("all-frozen") and _part_is_frozen(ex, module, 6):
         ex.mistake(MistakeKind.FROZEN_IN_FLAT_PARAMETER, node)
@@ -281,6 +287,8 @@ def _forward_events(ex: Executor, node: ast.Call, owner: Traced, module: Traced,
     is_top = owner.kind is TracedKind.WRAPPER or owner.ref == module.ref
     if module.has("sharded") and is_top:
         ex.communicate("forward of a sharded module", node)
+    elif module.has("batchnorm") and module.has("broadcasts") and owner.kind is TracedKind.WRAPPER and owner.has("DDP"):
+        ex.communicate("forward of DDP", node)
     if (
         module.has("buffers-apart")
         and module.has("eval")

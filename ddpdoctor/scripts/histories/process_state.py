@@ -183,6 +183,10 @@ def sampler_method(ex: Executor, node: ast.AST, owner: Traced, name: str, args: 
     """set_epoch: before the iterator of this turn of the loop is created."""
     if name != "set_epoch" or owner.kind is not TracedKind.SAMPLER or not args:
         return
+    rank = ex.only_rank()
+    if rank is not None and rank[0] is DiffersBy.RANK:
+        ex.mistake(MistakeKind.EPOCH_ON_ONE_RANK, node)
+        return
     before = ex.opened.get(owner.ref)
     is_counter = isinstance(args[0].symbol, tuple) and args[0].symbol[:1] == ("index",)
     if before is not None and ex.turns and before[0][: len(ex.turns)] == tuple(ex.turns) and is_counter:

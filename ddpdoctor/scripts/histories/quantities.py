@@ -36,6 +36,8 @@ QUANTITIES = frozenset(
         "sum-of-means",
         "part-over-whole",
         "whole-times-world",
+        "counted-all",
+        "total-over-part",
     )
 )
 """The marks of this table; values computed from a marked value are marked as well."""
@@ -106,7 +108,10 @@ def combined(ex: Execution, op: ast.operator, left: Traced, right: Traced, resul
     if not isinstance(op, ast.Div | ast.FloorDiv):
         return result
     if right.has("world") or right.has("summed"):
-        return result.without("sum-of-means", "whole-times-world", "part-over-whole")
+        return result.without("sum-of-means", "whole-times-world", "part-over-whole", "total-over-part")
+    if left.has("counted-all") and right.has("counted-part"):
+        ex.noted["total-over-part"] = (ex.module, node)
+        return result.without("counted-all", "counted-part").marked("total-over-part")
     is_given = isinstance(right.symbol, tuple) and right.symbol[:1] in (("variable",), ("option",))
     if not right.certain or is_given:  # it may be the number of ranks
         result = result.without("sum-of-means")
@@ -127,6 +132,8 @@ def combined(ex: Execution, op: ast.operator, left: Traced, right: Traced, resul
 def reduced(ex: Execution, before: Traced, marks: frozenset[str], node: ast.AST, *, sums: bool) -> frozenset[str]:
     """The marks of a number after an all_reduce over all ranks."""
     left = marks - _LOCAL
+    if sums and before.has("counted-part"):
+        left |= {"counted-all"}
     if sums and before.has("mean") and before.power == Power() and not before.has("counted-whole"):
         ex.noted["sum-of-means"] = (ex.module, node)
         return left | {"sum-of-means"}
@@ -154,6 +161,7 @@ def shown(ex: Execution, value: Traced) -> None:
 _SHOWN = {
     "part-over-whole": MistakeKind.PART_OVER_WHOLE,
     "whole-times-world": MistakeKind.COUNTED_BY_EVERY_RANK,
+    "total-over-part": MistakeKind.TOTAL_OVER_PART,
     "sum-of-means": MistakeKind.SUM_AS_MEAN,
 }
 

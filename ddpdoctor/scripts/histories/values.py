@@ -197,6 +197,8 @@ KEPT = frozenset(
         "sum-of-means",
         "part-over-whole",
         "whole-times-world",
+        "counted-all",
+        "total-over-part",
     )
 )
 """The marks that a computed value takes over from its operands."""

@@ -171,7 +171,7 @@ def is_data_loader(name: str) -> bool:
     return bool(_LOADER.search(name))
 
 
-_SYNCHRONIZES = pattern(r"(?i)reduc|gather|sync|broadcast|avg_across|mean_across|global_")
+_SYNCHRONIZES = pattern(r"(?i)reduc|gather|full_tensor|sync|broadcast|avg_across|mean_across|global_")
 
 
 def synchronizes(name: str) -> bool:

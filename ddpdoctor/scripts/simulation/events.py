@@ -124,6 +124,9 @@ def _fits(module: Module, base: ast.expr, kind: str) -> bool:
         return "accelerator" in text.lower() or _constructor(module, base) == "Accelerator"
     if kind.endswith("trainer"):
         return _is_trainer(module, base, kind)
+    if kind in ("lightning", "fabric"):
+        uses_lightning = bool(module.frameworks & {"lightning", "pytorch_lightning", "lightning_fabric"})
+        return uses_lightning and (text == "fabric" or (text == "self" and kind == "lightning"))
     if kind == "strategy":
         return text == "strategy" and bool(module.frameworks & {"lightning", "pytorch_lightning"})
     if kind == "engine":

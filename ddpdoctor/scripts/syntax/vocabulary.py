@@ -85,6 +85,9 @@ METHODS = {
     "save_checkpoint": "engine",
     "save_16bit_model": "engine",
     "consolidate_state_dict": "any",
+    "all_gather": "lightning",
+    "all_reduce": "fabric",
+    "broadcast": "fabric",
     "train": "transformers trainer",
     "evaluate": "transformers trainer",
     "predict": "trainer",
@@ -92,7 +95,8 @@ METHODS = {
     "validate": "lightning trainer",
     "test": "lightning trainer",
 }
-"""Methods that are collectives: of an Accelerator, of a DeepSpeed engine or a Lightning Trainer, of a Trainer, of any object."""
+"""Methods that are collectives, with the kind of object: `any` for all, otherwise an Accelerator, a LightningModule or Fabric, a
+DeepSpeed engine, or a Trainer."""
 
 VARIABLES = {
     "RANK": "rank",

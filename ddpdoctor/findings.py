@@ -439,7 +439,7 @@ class Report:
     @property
     def open_ends(self) -> tuple[str, ...]:
         """For each job of which nothing shows that it ended well or still works: its name and what the log shows."""
-        return tuple(f"how {each.name} ended: {each.open_end}" for each in self.jobs if each.open_end)
+        return tuple(f"how job {each.name} ended: {each.open_end}" for each in self.jobs if each.open_end)
 
     @property
     def worst(self) -> Severity | None:

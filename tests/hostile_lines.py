@@ -40,7 +40,7 @@ MOST_TEXTS = 14
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression. `place` is the file and name where it is defined; `methods` are those that it is used with."""
+    """One expression. `place` is the file and name where it is defined; `methods` are those that it is used with, if known."""
 
     place: str
     pattern: str | bytes
@@ -56,7 +56,7 @@ class Expression:
         """Apply it as the product does: from the start only, to the first match, or to all of them."""
         for method in self.methods & ANCHORED:
             getattr(self.compiled, method)(text)
-        if "search" in self.methods:
+        if "search" in self.methods or not self.methods:
             self.compiled.search(text)
         if self.methods - ANCHORED - {"search"}:
             for _ in self.compiled.finditer(text):
@@ -108,14 +108,9 @@ def _compiled() -> Iterator[Expression]:
         )
         for attribute, value in vars(module).items():
             for pattern in _patterns_in(value, set(), module.__name__):
-                methods = (
-                    uses.get((name, attribute), frozenset())
-                    if isinstance(value, re.Pattern | LatePattern)
-                    else frozenset()
-                )
-                yield Expression(
-                    f"{name}:{attribute}", pattern.pattern, pattern.flags, methods or frozenset({"search"})
-                )
+                is_named = isinstance(value, re.Pattern | LatePattern)
+                methods = uses.get((name, attribute), frozenset()) if is_named else frozenset({"search"})
+                yield Expression(f"{name}:{attribute}", pattern.pattern, pattern.flags, methods)
 
 
 def _patterns_in(value: Any, seen: set[int], module: str) -> Iterator[re.Pattern[Any]]:

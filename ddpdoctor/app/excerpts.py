@@ -29,19 +29,19 @@ def with_excerpts(report: Report, launch: Launch | None) -> Report:
     return replace(report, findings=findings)
 
 
-def excerpt_of_text(finding: Finding, lines: Sequence[str], first: int = 1) -> Excerpt | None:
-    """The line of a finding in `lines`, of which the first is number `first`, below the head of its block.
+def excerpt_of_text(finding: Finding, lines: Sequence[str]) -> Excerpt | None:
+    """The line of a finding in `lines`, below the head of its block.
 
     None if the finding has no line, or the line does not exist.
     """
     number, column = finding.where.line, finding.where.column
-    if number is None or not 0 <= number - first < len(lines):
+    if number is None or not 1 <= number <= len(lines):
         return None
-    at = number - first
+    at = number - 1
     line = lines[at]
     start = (column or 1 + len(line) - len(line.lstrip())) - 1
     head = _head(lines, at)
-    return Excerpt(head + first, tuple(lines[head : at + 1]), number, start + 1, _length(finding, line, start))
+    return Excerpt(head + 1, tuple(lines[head : at + 1]), number, start + 1, _length(finding, line, start))
 
 
 def _with_excerpt(finding: Finding, lines: Sequence[LaunchLine], texts: dict[str, Sequence[str]]) -> Finding:

@@ -15,7 +15,7 @@ from ddpdoctor.app.excerpts import with_code_of_tracebacks
 from ddpdoctor.app.facts_source import UnreadableError, load_facts, text_of
 from ddpdoctor.app.given_names import with_given_names
 from ddpdoctor.app.request import Request, UsageError, seconds_left
-from ddpdoctor.app.rule_selection import rules_for
+from ddpdoctor.app.rule_selection import rules_for, selection
 from ddpdoctor.app.standard_input import on_disk, standard_input
 from ddpdoctor.collectors.hang.artifacts import hang_artifacts, hang_of_job
 from ddpdoctor.collectors.log.inputs import LATE, STDIN, STDIN_NAME
@@ -33,7 +33,7 @@ from ddpdoctor.privacy.reports import without_secrets
 from ddpdoctor.render.json import findings_in
 from ddpdoctor.rules import AREAS, Rule
 from ddpdoctor.rules.log.culprits import with_culprits
-from ddpdoctor.rules.views import hang_rules, log_rules
+from ddpdoctor.rules.views import hang_rules, log_rules_alone
 from ddpdoctor.system.budget import OverBudgetError, within_budget
 from ddpdoctor.wording import counted
 
@@ -73,8 +73,7 @@ def triaged(
     Raises:
         UsageError: no job has this name.
     """
-    known = rules_for(request, tuple(AREAS.values()))
-    rules = log_rules(known)
+    rules = log_rules_alone(selection(request))
     given = list(paths)
     deadline = time.monotonic() + seconds_left(request, DEFAULT_TRIAGE_SECONDS)
     stream = standard_input(deadline) if STDIN in given else None
@@ -84,7 +83,7 @@ def triaged(
         names = [STDIN_NAME if path == STDIN else path for path in files]
 
         def judged(part: Log) -> tuple[Report, Facts]:
-            return _Triage(part, rules, known, command, started).judged(job, is_one_job=is_one_job, named=names)
+            return _Triage(part, rules, request, command, started).judged(job, is_one_job=is_one_job, named=names)
 
         try:
             seconds = max(LEAST_JUDGING_SECONDS, seconds_left(request, DEFAULT_TRIAGE_SECONDS))
@@ -96,7 +95,8 @@ def triaged(
         if job is None:
             from ddpdoctor.app.triage_tools import examined_tools, with_tools  # after the log was read
 
-            report = with_tools(report, examined_tools(log, known, names, deadline))
+            tools = examined_tools(log, request, names, deadline)
+            report = report if tools is None else with_tools(report, tools)
             report = replace(report, inputs=(*report.inputs, *_folders_of_nothing(report.inputs, names)))
         report = archived.as_given(report)
     report = with_given_names(report, {path: STDIN_NAME for path, name in given_names.items() if path != name == STDIN})
@@ -148,10 +148,8 @@ def _unread(log: Log, why: str) -> tuple[str, ...]:
 class _Triage:
     """What was read, judged job by job."""
 
-    def __init__(
-        self, log: Log, rules: tuple[Rule, ...], known: tuple[Rule, ...], command: str, started: float
-    ) -> None:
-        self._log, self._rules, self._known = log, rules, known
+    def __init__(self, log: Log, rules: tuple[Rule, ...], request: Request, command: str, started: float) -> None:
+        self._log, self._rules, self._request = log, rules, request
         self._command, self._started = command, started
         self._problems: dict[str, str] = {}
         """Why saved facts and reports could not be read, by file."""
@@ -204,12 +202,13 @@ class _Triage:
         if facts.hang is None:
             return examine(facts, self._rules, command=self._command, started=self._started)
         failures = tuple(f"read {gap.reason}" for gap in facts.hang.gaps)
+        known = rules_for(self._request, tuple(AREAS.values()))
         # A cause found in the ranks' dumps replaces the same cause found in a log line: dumps prove more.
-        dumps = judge(facts, hang_rules(self._known))
+        dumps = judge(facts, hang_rules(known))
         shown = {finding.code for finding in dumps.findings}
         rules = tuple(rule for rule in self._rules if rule.code not in shown)
         report = examine(facts, rules, command=self._command, started=self._started, failures=failures)
-        return extended(report, [dumps], self._known)
+        return extended(report, [dumps], known)
 
 
 def _wanted(name: str, parts: Iterable[JobLog]) -> JobLog:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ddpdoctor.app.tool_files import ToolReport, examine_tool_files
+from ddpdoctor.app.request import Request
+from ddpdoctor.app.rule_selection import rules_for
 from ddpdoctor.collectors.tool_files import MOST_BYTES, tool_text
 from ddpdoctor.engine import retold
 from ddpdoctor.examined import ExaminedInput
 from ddpdoctor.facts.log import InputKind, Log
 from ddpdoctor.findings import Report
-from ddpdoctor.rules import Rule
+from ddpdoctor.rules import AREAS
 from ddpdoctor.wording import counted
+
+if TYPE_CHECKING:
+    from ddpdoctor.app.tool_files import ToolReport
 
 __all__ = ["examined_tools", "with_tools"]
 
@@ -33,8 +38,10 @@ ALL_LOGS_BYTES = 256 << 20
 """How much of all logs together is searched: ranks of one job call the same tools."""
 
 
-def examined_tools(log: Log, rules: Sequence[Rule], named: Iterable[str], deadline: float) -> ToolReport:
-    """What the files of tools among the sources of a log show."""
+def examined_tools(log: Log, request: Request, named: Iterable[str], deadline: float) -> ToolReport | None:
+    """What the files of tools among the sources of a log show; None if no source can be one (the readers of
+    tools and the rules of machines are then not imported: that takes longer than judging a short log).
+    """
     texts = []
     left = ALL_LOGS_BYTES
     for source in log.sources:
@@ -47,7 +54,11 @@ def examined_tools(log: Log, rules: Sequence[Rule], named: Iterable[str], deadli
             text, _ = tool_text(source.name, LOG_BYTES if is_other else MOST_BYTES, deadline, in_log=is_log)
             if text is not None:
                 texts.append((source.name, text))
-    return examine_tool_files(texts, rules, named)
+    if not texts:
+        return None
+    from ddpdoctor.app.tool_files import examine_tool_files  # see above
+
+    return examine_tool_files(texts, rules_for(request, tuple(AREAS.values())), named)
 
 
 def with_tools(report: Report, tools: ToolReport) -> Report:

@@ -71,9 +71,9 @@ def as_file(report: Report, request: Request) -> str:
     return render(report, request.format.value, **options)
 
 
-def shareable(text: str, request: Request, stream: TextIO | None = None) -> str:
-    """A text for standard output or `stream`: as it is on a terminal, otherwise without secrets."""
-    return text if not text or (stream or sys.stdout).isatty() else public_text(text, request)
+def shareable(text: str, request: Request) -> str:
+    """A text for standard output: as it is on a terminal, otherwise without secrets."""
+    return text if not text or sys.stdout.isatty() else public_text(text, request)
 
 
 def _apart(tables: str, table: str) -> str:

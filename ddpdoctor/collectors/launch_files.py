@@ -39,7 +39,8 @@ _DOCKERFILE = re.compile(r"(?:^|/)(?:[\w.-]+\.)?(?:Dockerfile|Containerfile|dock
 _ENDS_IN_RETURN = re.compile(r"(#!|\s*[^#\s]).*\r$")
 """A line with a carriage return that matters to bash: not a comment, not an empty line."""
 _LAUNCHES = re.compile(
-    rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH|\bssh\b.*\bbash \S+\.sh\b"
+    rb"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun|mpiexec|jsrun|python|#SBATCH"
+    rb"|\bssh\b.{0,200}?\bbash \S{1,200}\.sh\b"
 )
 _SHELL_FIRST = re.compile(r"#!.{0,200}?\b(?:bash|sh|dash|ksh)\b")
 
@@ -220,6 +221,7 @@ def _imagine(path: str, text: str, found: LaunchFiles, start: _Start) -> None:
     from ddpdoctor.facts.launch.record import Launch
     from ddpdoctor.launch.evaluator.jobs import jobs_of_run
     from ddpdoctor.launch.evaluator.launches import run_job_file
+    from ddpdoctor.launch.evaluator.shell_settings import refused_in_shell
     from ddpdoctor.launch.evaluator.shell_text import shell_text_of
     from ddpdoctor.launch.evaluator.submissions import submission_of
 
@@ -229,7 +231,14 @@ def _imagine(path: str, text: str, found: LaunchFiles, start: _Start) -> None:
     found.jobs[path] = jobs_of_run(run_of_file, Launch(), path, text, start.version, texts)
     shell = shell_text_of(text, start.version, run_of_file)
     found.submissions[path] = submission_of(
-        path, text, run_of_file, found.jobs[path], found.lines[path], shell=shell, script=texts.started_script
+        path,
+        text,
+        run_of_file,
+        found.jobs[path],
+        found.lines[path],
+        shell=shell,
+        script=texts.started_script,
+        refused=refused_in_shell(text, path, run_of_file, start.environ),
     )
     found.left_out[path] = tuple(dict.fromkeys(run_of_file.left_out))
 

@@ -48,6 +48,8 @@ ANSWER_SECONDS = 5.0
 """How long to wait for another ddpdoctor that has the port open but is still collecting facts."""
 HOST_SECONDS = 2.0
 BACK_SECONDS = 0.5
+SETTLE_SECONDS = 5.0
+"""How long the host waits until its verdict is with all members and the port is free."""
 MAX_SCRIPT_BYTES = 16 << 20
 
 
@@ -245,9 +247,7 @@ class BackgroundSession:
             raise answer
         return answer
 
-    def conclude(
-        self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool, seconds: float = 5.0
-    ) -> None:
+    def conclude(self, verdict: dict[str, Any], places: dict[str, dict[str, Any]], *, watches: bool) -> None:
         """As the host: send the verdict to all members, and each member its place; the port is free when this returns.
 
         With `watches` all stay connected, so that nodes that disappear before their ranks have joined are noticed at once.
@@ -255,7 +255,7 @@ class BackgroundSession:
         if self._loop is not None:
             self._session.places, self._session.watches = places, watches
             self._loop.call_soon_threadsafe(self._set_verdict, {**verdict, "ddpdoctor": PROTOCOL, "kind": "verdict"})
-        self._is_settled.wait(seconds)
+        self._is_settled.wait(SETTLE_SECONDS)
 
     def _set_verdict(self, verdict: dict[str, Any]) -> None:
         if self._verdict is not None and not self._verdict.done():

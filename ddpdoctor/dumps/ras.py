@@ -13,14 +13,11 @@ from typing import Any
 
 from ddpdoctor.facts.ras import Peer, Ras
 
-__all__ = ["is_ras", "ras_of"]
+__all__ = ["ras_of"]
 
 MOST_RANKS = 100_000
 IN_PROGRESS = 7
 """ncclInProgress, which is no error."""
-_BEGINS = re.compile(
-    r"^\s*NCCL version [\d.]+ compiled with CUDA|^\s*Job summary\s*$|^#\d+-\d+ \([0-9a-f]+\) [A-Z]+", re.MULTILINE
-)
 _NO_COMMA = re.compile(r'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
 """What 2.28.7 to 2.28.9 print of a missing rank: src/ras/client_support.cc, jsonWriteMissingRank."""
 _COMMUNICATOR = re.compile(r"^#(\d+-\d+) \(([0-9a-f]+)\) ([A-Z_]+)")
@@ -31,16 +28,6 @@ _RANK = re.compile(
     r"Rank (\d+)\b(?: has (?P<said>launched up to operation (?P<count>\d+)|not launched any operations|status \w+)"
     r"| reported (?P<error>[^-]+?))?(?: -- GPUs? (?P<gpu>\d+)[^-]* managed by process (?P<pid>\d+) on node (?P<host>\S+))?"
 )
-
-
-def is_ras(text: str) -> bool:
-    """Whether a text is what RAS answers."""
-    start = text.lstrip()[:1]
-    return (
-        ('"communicators"' in text[:65536] and '"nccl_version"' in text)
-        if start == "{"
-        else bool(_BEGINS.search(text[:65536]))
-    )
 
 
 def ras_of(source: str, text: str) -> tuple[Ras, ...]:

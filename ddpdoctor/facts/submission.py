@@ -8,6 +8,7 @@ from ddpdoctor.facts.job import Job
 from ddpdoctor.facts.launch.layer import Layer
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import Mark
+from ddpdoctor.facts.refused import Refused
 from ddpdoctor.facts.shell_text import ShellText, TextSpan
 from ddpdoctor.light_dataclass import dataclass
 
@@ -309,7 +310,7 @@ class Submission:
     `names` are all names that resolve between its hosts, None where others may. `domains` are the subdomains of pods by
     their names, "" for a pod without one. `host_resolved` are the pods that resolve names by the DNS of their machine, with
     the place that makes them do so. `word_lists` are those of a Dockerfile. `is_submitting`: its shell submits the jobs.
-    `shell` is the text of a shell or batch file, None for other files.
+    `shell` is the text of a shell or batch file, None for other files. `refused` are settings that their readers refuse.
     """
 
     file: str
@@ -332,6 +333,7 @@ class Submission:
     domains: dict[str, str] = field(default_factory=dict)
     host_resolved: dict[str, Mark] = field(default_factory=dict)
     is_submitting: bool = False
+    refused: tuple[Refused, ...] = ()
     shell: ShellText | None = None
 
     @property

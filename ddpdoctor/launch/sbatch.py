@@ -10,7 +10,7 @@ from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.launch.layers import parse_layers
 from ddpdoctor.launch.shell.words import simple_commands
 
-__all__ = ["batch_layer", "batch_layers", "option_places"]
+__all__ = ["batch_layer", "batch_layers", "batch_rows", "option_places"]
 
 _COMMENT = re.compile(r"\s#.*$")
 _OPTION = re.compile(r"(?<!\S)(--[\w-]+|-[A-Za-z])")
@@ -33,7 +33,7 @@ def batch_layers(text: str, version: Version, given: str = "") -> tuple[Layer, .
         given: the options of the command line of sbatch, which take precedence over the lines.
     """
     parts: list[list[str]] = [[]]
-    for _, option in _rows(text):
+    for _, option in batch_rows(text):
         if option in ("hetjob", "packjob"):
             parts.append([])
         else:
@@ -47,14 +47,14 @@ def batch_layers(text: str, version: Version, given: str = "") -> tuple[Layer, .
 def option_places(text: str) -> dict[str, tuple[int, int]]:
     """Where each option of the `#SBATCH` lines stands, as start and end in the text, by its spelling; the last one wins."""
     found = {}
-    for start, option in _rows(text):
+    for start, option in batch_rows(text):
         for match in _OPTION.finditer(option):
             stop = option.find(" ", match.end() + 1)
             found[match[1]] = (start + match.start(), start + (len(option) if stop < 0 else stop))
     return found
 
 
-def _rows(text: str) -> Iterator[tuple[int, str]]:
+def batch_rows(text: str) -> Iterator[tuple[int, str]]:
     """The options of each line and where they begin."""
     at = 0
     for row in text.splitlines(keepends=True):

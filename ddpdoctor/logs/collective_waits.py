@@ -16,7 +16,7 @@ _WORK = re.compile(r"WorkNCCL\((?P<body>[^()]{0,600}(?:\(ms\)[^()]{0,300})?)\)")
 _FIELD = re.compile(r"\b(?P<name>\w{1,60})=(?P<value>\[[\d, ]{0,500}\]|\w+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<group>\w+)")
 _OF_WORK = re.compile(
-    rf"{_GROUP.pattern}[^\][]{{0,200}}\] {{1,9}}(?:failure detected|Exception \(either|Timeout at NCCL work)"
+    rf"{_GROUP.pattern}\b[^\][]{{0,200}}\] {{1,9}}(?:failure detected|Exception \(either|Timeout at NCCL work)"
 )
 """The group of the time-out. That another rank timed out is reported in the default group."""
 _NAMED = (

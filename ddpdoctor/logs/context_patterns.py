@@ -70,7 +70,7 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "process_ended": r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)",
     "rank_crashed": r"launcher:(?:Rank|Global rank) (?P<rank>\d+) (?:\(PID \d+\) )?(?:crashed with exit|exited with) code "
     r"(?P<code>-?\d+)",
-    "return_code": r"(?:--local_rank=(?P<local>\d+)\b[^\n]*)?exits with return code = (?P<code>-?\d+)",
+    "return_code": r"(?:--local_rank=(?P<local>\d+)\b[^\n]{0,700})?exits with return code = (?P<code>-?\d+)",
     "event": r'"torchelastic\.worker\.status\.FAILED", "source": "WORKER".{0,200}?"global_rank": (?P<rank>\d+)'
     r'(?:.{0,99}?"worker_id": "(?P<pid>\d+)")?(?:.{0,99}?"hostname": "(?P<host>[^"]+)")?'
     r"(?:.{0,300}?Signal (?P<signal>\d+) \(SIG)?",
@@ -80,7 +80,7 @@ CONTEXT_PATTERNS: dict[str, str] = {
     "kernel_note": r"CUDA kernel errors might be asynchronously reported",
     "mpi_abort": r"MPI_ABORT was invoked on rank (?P<rank>\d+)",
     "step_ended": r"_step_signal: Terminating|srun: (?:Force )?Terminat(?:ing|ed) ",
-    "roce": r"NET/IB : Using [^\n]*/RoCE",
+    "roce": r"NET/IB : Using [^\n]{0,400}/RoCE",
     "size": r"rank=(?P<rank>\d+), size=(?P<size>\d+), local=",
     "oom_killed": r"Killed process (?P<pid>\d+) \(",
     "lost_rank": r"\b[Tt]he missing ranks?: (?P<ranks>[\d, ]+)|\bRank (?P<rank>\d+) -- (?:GPU \d|\[process information)",

@@ -39,18 +39,18 @@ class OpenEnd(str, Enum):
 
 _OF_PROCESSES = (InputKind.TEXT, InputKind.ERROR_FILE)
 _GOOD_END = pattern(
-    r'"run_stop"[^\n]{0,400}"status": "success"|"key": "status", "value": "success"|ENDING TIMING RUN|^(?:\d+: )?RESULT,'
+    r'"run_stop"[^\n]{0,250}"status": "success"|"key": "status", "value": "success"|ENDING TIMING RUN|^(?:\d+: )?RESULT,'
     r"|\btrain_runtime\b|\btrain_samples_per_second\b|\btrain_loss +=|^\*{3,} (?:train|eval) metrics \*{3,}"
     r"|\b(?:training|job|run|fine-?tuning|evaluation|experiment|task|all (?:tests|epochs|workers|ranks|processes))\b[^\n]{0,30}"
     r" (?:has |have |is |are |was )?(?:already |successfully )?(?:complete[d]?|finished|succeeded|done)\b(?! with)"
     r"|\b(?:finished|completed|exited|terminated|succeeded|stopped) (?:successfully|normally|cleanly)\b"
     r"|\b[Ss]uccessfully (?:finished|completed|trained|saved)\b"
     r"|\b(?:ret_code|EXIT_CODE|[Ee]xit[ _][Cc]ode|[Rr]eturn ?[Cc]ode|exit status)[=:]? ?0\b"
-    r"|\bState(?:=|: )COMPLETED\b|\bjob state (?:\w+ -> )?SUCCEEDED\b|\bStatus: +Succeeded\b|\bJob '[^']+' succeeded\b"
+    r"|\bState(?:=|: )COMPLETED\b|\bjob state (?:\w+ -> )?SUCCEEDED\b|\bStatus: +Succeeded\b|\bJob '[^']{1,200}' succeeded\b"
     r"|\b(?:model|weights|checkpoint|adapter)s? (?:is |was |has been |have been )?saved (?:to|in|at|successfully)\b"
     r"|watchdog thread terminated normally"
     r"|^(?:\[[^\]]{1,40}\] ?)?(?:All done|Done|DONE|Finished|Training done|Training complete)[.!]{0,3}$"
-    r"|\b\d+ passed(?:, \d+ \w+)* in [\d.]+ ?s|\bBenchmark (?:finished|complete)",
+    r"|\b\d{1,9} passed(?:, \d{1,9} \w{1,20}){0,8} in [\d.]{1,12} ?s|\bBenchmark (?:finished|complete)",
     re.IGNORECASE,
 )
 """What jobs, launchers and schedulers print when all went well, among the last lines."""
@@ -88,8 +88,9 @@ _ERROR_LEVEL = pattern(r"\[E\d{3,4} [\d:.]{5,}|^E\d{4} [\d:.]{5,}")
 """How torch and glog begin a line of the level ERROR."""
 _WARNS = pattern(r"warn(?:ing)?s?\b|^\[?W\d{3,4} |\bNCCL WARN\b|\bDeprecat", re.IGNORECASE)
 _JOINS = pattern(
-    r"\bNCCL INFO\b|\bMEMBER: \d+/\d+|\bRendezvous|\brendezvous|init_process_group|initializ\w+ (?:ddp|distributed|process group)"
-    r"|\bclients joined\b|distributed_backend|\bStarting (?:elastic_operator|worker group)",
+    r"\bNCCL INFO\b|\bMEMBER: \d+/\d+|\bRendezvous|\brendezvous|init_process_group"
+    r"|initializ\w{1,8} (?:ddp|distributed|process group)|\bclients joined\b"
+    r"|distributed_backend|\bStarting (?:elastic_operator|worker group)",
 )
 _UNFINISHED = pattern(r"(?:\.{3}|…)\s*$|^[^\"\n]*\"[^\"\n]*$|\([^()\n]*$|\[[^\[\]\n]*$|[,(\[{=\\]\s*$")
 """The end of a line that was cut: marks of omission, or a quote or bracket that is still open."""

@@ -32,7 +32,7 @@ _FAILED = pattern(
     r"|died with <Signals|CANCELLED AT|RendezvousTimeoutError|OOMKilled|CrashLoopBackOff|There are not enough slots available"
     r"|\b(?:INFO|WARN) \S+\.(?:c[cu]|h):\d+ (?:\([\w:~<>]{1,100}\) )?-> ?[1-7]\b|NCCL WARN (?:Net : )?Call to [a-z]+ failed : "
     r"|Could not load library libcudnn|error while loading shared libraries: "
-    r"|returned [\w() ]+, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
+    r"|returned [\w() ]{1,80}, retrying \((?P<most>\d+)/(?P=most)\)|Test NCCL failure|MPI_ERRORS_ARE_FATAL"
     r"|Received sigquit from a child process|Encountered a bad command exit code"
     r"|Killing subprocess \d|closing signal SIG[TH]"
     r"|remote process exited or there was a network error"

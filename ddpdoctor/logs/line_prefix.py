@@ -65,10 +65,10 @@ _VLLM = pattern(r"Worker_TP(\d+)(?:_EP\d+)?")
 """A worker of vLLM that shares its model with tensor parallelism alone: then its number is its rank."""
 _NCCL = pattern(r"(?P<host>[\w.-]+|<[\w .-]{1,60}>):(?P<pid>\d+):\d+ \[(?P<gpu>-?\d+)\] ")
 _ADDRESS = pattern(r"\d{1,3}(?:\.\d{1,3}){3}")
-_GROUP = pattern(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?[^\]\n]*?)?Rank (?P<rank>\d+)\]")
+_GROUP = pattern(r"\[(?:PG (?:ID )?\S+ (?:PG GUID )?(?:(?!\[PG )[^\]\n])*?)?Rank (?P<rank>\d+)\]")
 _BARRIER = pattern(r"barrier on rank: (?P<rank>\d+)|Unexpected result \S+ on rank (?P<of_result>\d+) at ")
 _C10 = pattern(r"\[[IWEF]\d*(?: (?P<time>\d\d:\d\d:\d\d\.\d+))? \w[\w.]*:\d+\] ?")
-_SRUN = pattern(r"srun: error: (?P<host>[\w-]+)[\w.-]*: task (?P<task>\d{1,5}): ")
+_SRUN = pattern(r"srun: error: (?P<host>[\w-]+)(?:\.[\w.-]*)?: task (?P<task>\d{1,5}): ")
 _LAUNCH = pattern(r"srun: error: (?:Task launch for \S+ failed on node|Node failure on) (?P<host>[\w-]+)")
 _CRASHED = pattern(
     r"\[(?P<host>[\w.-]+):(?P<pid>\d+)(?: *:\d+:\d+\] |\] (?=\*\*\* |\[ ?\d+\] |Signal|Failing at|PMIX|ORTE|OPAL|mca_))"
@@ -76,7 +76,9 @@ _CRASHED = pattern(
 """What UCX and Open MPI put before what they say of a signal."""
 _QUOTED = pattern(r"(?:> ?|`+)(?=\S)(?!>)")
 """What a forum's quotation leaves before a line."""
-_SLURMD = pattern(r"slurmstepd(?:-(?P<host>[\w-]+)[\w.-]*)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?")
+_SLURMD = pattern(
+    r"slurmstepd(?:-(?P<host>[\w-]+)(?:\.[\w.-]*)?)?: (?:[^\n]*\*\*\* (?:JOB|STEP) \S+ ON (?P<on>[\w-]+))?"
+)
 """The daemon of a node of Slurm, which names its node in either place."""
 # pdsh and docker compose logs put a host's name before each line.
 _NODE = pattern(rf"(?P<host>{_HOST}): (?=\S|\ {{2,}}\S)")

@@ -31,7 +31,7 @@ _OF_NCCL = pattern(
     r"\b(?P<name>NCCL_[A-Z0-9_]{2,60}) set (?:by environment )?to (?P<value>[^\s.]\S{0,200}?)\.?(?:\s|$)"
 )
 _OPTION = pattern(r"(?<!\S)(?P<name>--[a-zA-Z][\w-]{1,60})[= ](?P<value>[^\s-]\S{0,200})")
-_DOTTED = pattern(r"^\s{0,8}(?P<name>[a-z_][\w.]{2,60}) \.{3,} (?P<value>\S.{0,100}?)\s*$")
+_DOTTED = pattern(r"^\s{0,8}(?P<name>[a-z_][\w.]{2,60}) \.{3,} (?P<value>\S(?:.{0,99}\S)?)\s*$")
 _LAUNCH = pattern(r"\b(?:torchrun|deepspeed|accelerate|srun|mpirun|python[\d.]*)\b")
 _VERSION = pattern(
     r"\b(?P<name>NCCL|RCCL|CUDA|cuDNN|torch|PyTorch|Python|transformers|accelerate|deepspeed|DeepSpeed|lightning|[Dd]river|flash[-_]attn"

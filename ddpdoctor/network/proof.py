@@ -78,13 +78,13 @@ def _hmac(key: bytes, message: bytes) -> bytes:
     return hmac.digest(key, message, "sha256")
 
 
-def proof_of(environ: Mapping[str, str], purpose: str, path: str | None = None) -> Proof:
+def proof_of(environ: Mapping[str, str], purpose: str) -> Proof:
     """The proof of this job, with the secret of `secret_of`.
 
     Raises:
         SecretError: a file that was named cannot be read, is too short, or can be read by others.
     """
-    return Proof(secret_of(environ, path), purpose)
+    return Proof(secret_of(environ), purpose)
 
 
 def secret_of(environ: Mapping[str, str], path: str | None = None) -> bytes | None:

@@ -11,7 +11,7 @@ from ddpdoctor.facts.addresses import is_loopback
 
 __all__ = ["LIST", "host_names_in", "hosts_in"]
 
-LIST = re.compile(r"([A-Za-z][\w.-]*)\[([\d,-]+)\]")
+LIST = re.compile(r"(?<![\w.-])[.-]*(?=\w)(?=[\w.-]*?[A-Za-z])([\w.-]+)\[([\d,-]+)\]")
 """One group of Slurm's lists: `gpu[001-003,7]`."""
 _OF_HOSTS = re.compile(
     r"(?!(?:NCCL|CUDA|TORCH|PYTORCH|UCX|FI)_(?!COMM_ID|HOSTID)|.*(?:_PATTERN|_FILE)$).*(?:HOST|ADDR|NODE_?LIST|NODENAME"
@@ -27,13 +27,13 @@ _HOSTS = r"[\"']?(?P<hosts>[A-Za-z0-9_][\w.,:@\[\]-]*)"
 _HOST_PATTERNS = (
     r"(?i:--?(?:master[-_]addr|(?:rdzv|dist|init)[-_](?:endpoint|url|method)|local[-_]addr|main[-_]process[-_]ip|hosts?|nodelist"
     rf"|machines?))[= ]{_HOSTS}",
-    rf"\b(?:mpirun|mpiexec|prterun|horovodrun)\b[^|;&\n]*?\s-H {_HOSTS}",
+    rf"\b(?:mpirun|mpiexec|prterun|horovodrun)\b(?:(?!mpirun|mpiexec|prterun|horovodrun)[^|;&\n])*?\s-H {_HOSTS}",
     rf"\bsrun\b[^|;&\n]{{0,60}}?\s-w {_HOSTS}",
     rf"\b(?:tcp|https?|etcd|grpc|redis|ssh|nfs|wss?|ftp|(?:amqp|mysql|postgres|mongodb)[\w+]*)://(?:[^/@\s]*@)?{_HOST}",
-    rf"\b(?:ssh|scp|rsync)\b[^|;&\n]*?\s[\w.-]+@{_HOST}",
+    rf"\b(?:ssh|scp|rsync)\b(?:(?!\s(?:ssh|scp|rsync)\s)[^|;&\n])*?\s[\w.-]+@{_HOST}",
     rf": server {_HOST},? (?:not responding|OK\b|timed out)",
     rf"\\\\{_HOST}\\|(?<![\w:/])//{_HOST.replace('host', 'share')}/",
-    rf"{_HOST}@(?:tcp|o2ib)\d*\b",
+    rf"(?<![\w.-])[.-]*{_HOST}@(?:tcp|o2ib)\d*\b",
 )
 _IN_TEXT = tuple(re.compile(pattern) for pattern in _HOST_PATTERNS)
 _TEXTS = ("source", "command", "text")

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ddpdoctor.facts.environ import REMOVED
 
-__all__ = ["Marks", "has_mark", "mark", "marking"]
+__all__ = ["Marks", "mark", "marking"]
 
 _NAMED_MARK = "REMOVED_SECRET_"
 """Safe in a shell: a corrected command with it can be pasted, and fails only where the secret is needed."""
@@ -69,8 +69,3 @@ def mark(value: str) -> str:
     """The mark of this secret."""
     marks = _CURRENT.get(None)
     return (Marks() if marks is None else marks).mark(value)
-
-
-def has_mark(text: str) -> bool:
-    """Whether a secret was removed from a text: it is comparable with no other text."""
-    return _MARK.search(text) is not None

@@ -22,7 +22,7 @@ from ddpdoctor.privacy.token_shapes import SHAPE, WORD, is_random, is_surely_ran
 __all__ = ["REMOVED", "redact", "redact_variable"]
 
 URL = pattern(
-    r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]{1,400}|[^/?#:\s'\"<>]{0,200}:(?!\d+/)[^\s'\"<>@]{1,400})@"
+    r"(?P<scheme>[A-Za-z][\w+.-]{0,20}://)(?:[^/?#\s'\"<>]{1,400}|[^/?#:\s'\"<>]{0,200}:(?!\d+/)(?:(?!://)[^\s'\"<>@]){1,400})@"
 )
 """Credentials in a URL: a password may contain characters that should have been escaped, and is not a port."""
 _FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
@@ -30,7 +30,7 @@ _FIRM = r"secret|passw(?:or)?d|passphrase|passwd|credential"
 _KEYS = (
     r"(?:api|access|account|private|fernet|auth|encryption|signing|shared|session|service|storage|subscription|license|webhook"
     r"|wandb|comet|neptune|clearml|mlflow|openai|anthropic|hf|huggingface|aws|azure|gcp|google|s3|minio|ssh|user|client"
-    r"|ingest(?:ion)?|unseal|deploy|consumer|application|recovery)[-_]?key|account\.key[\w.-]*|x-honeycomb-team"
+    r"|ingest(?:ion)?|unseal|deploy|consumer|application|recovery)[-_]?key|account\.key[\w.-]{0,80}|x-honeycomb-team"
 )
 _OF_TEXT = (
     *("bos", "eos", "pad", "unk", "cls", "sep", "mask", "stop", "start", "end", "first", "last", "next", "per", "new"),
@@ -98,7 +98,9 @@ KEYED = pattern(
     re.IGNORECASE,
 )
 """Any key whose value is long and has a digit, so it is not the name of a column or of a dictionary entry."""
-LISTED = pattern(rf"(?P<name>['\"]--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
+LISTED = pattern(
+    rf"(?P<name>['\"](?=--?[\w.-]{{1,250}}['\"],)--?{_NAME}['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE
+)
 """`'--token', '…'`: a command line as Python prints it."""
 PAIR = pattern(r"(?P<name>auth[\"']?\s*[=:]\s*[(\[]\s*['\"][^'\"]*['\"],\s*['\"])(?P<value>[^'\"]+)", re.IGNORECASE)
 """`auth=("user", "…")`."""

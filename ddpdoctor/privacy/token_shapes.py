@@ -12,7 +12,7 @@ from ddpdoctor.late_pattern import pattern
 __all__ = ["SHAPE", "WORD", "is_random", "is_surely_random", "looks_like_key"]
 
 _SHAPES = (
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
     r"(?<=Private-Lines: )\d+\s[\w+/=\s]{40,}(?=\nPrivate-MAC|\Z)",
     r"\bA(?:KI|SI|BI|CC|RO|ID|GP|NP|NV|PK)A[0-9A-Z]{12,}\b|\b(?:LTAI|AKID)[0-9A-Za-z]{16,}\b",
     r"\bgh[opusr]_[0-9A-Za-z]{16,}\b|\bgithub_pat_\w{20,}\b|\bgl(?:pat|rt|dt|cbt|ptt|ft|soat|agent)-[\w-]{16,}",
@@ -140,7 +140,7 @@ def _is_name(part: str, share: float) -> bool:
 
 def _are_words(pieces: list[str]) -> bool:
     """Whether short pieces are each in one case, or at least three are words and numbers: `HGX-B200-Node17-Row4`."""
-    if not any(re.search(r"[a-z].*[A-Z]|[A-Z].*[a-z]", piece) for piece in pieces):
+    if not any(re.search("[a-z]", piece) and re.search("[A-Z]", piece) for piece in pieces):
         return True
     runs = [run for piece in pieces for run in re.findall(r"[A-Za-z]+", piece)]
     return len(pieces) > 2 and all(_WORD_IN_CASE.fullmatch(run) for run in runs)

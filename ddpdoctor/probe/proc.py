@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 from ddpdoctor.light_dataclass import dataclass
 
-__all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "read_stat", "resident_bytes"]
+__all__ = ["STOPPED_SECONDS", "ForeignProcess", "ProcStat", "read_stat"]
 
 STOPPED_SECONDS = 1.3
 """How long a process may be suspended without an observation: checkpoints, debuggers and schedulers do that briefly."""
@@ -38,15 +37,6 @@ def read_stat(pid: int) -> ProcStat | None:
         return None
     numbers = [int(field) for field in fields[7:20]]
     return ProcStat(fields[0].decode(), numbers[4] + numbers[5], numbers[0] + numbers[2], numbers[12])
-
-
-def resident_bytes(pid: int) -> int | None:
-    """Resident memory, None when the process is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
 
 
 class ForeignProcess:

@@ -177,7 +177,7 @@ def _master(
 def node_names(nodes: str) -> tuple[str, ...]:
     """The hosts of a Slurm node list in the order of SLURM_NODEID: node07 node08 gpu1 of `node[07-08],gpu1`."""
     found: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", nodes.strip()):
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes.strip()):
         before, _, rest = part.partition("[")
         ranges, _, after = rest.partition("]")
         for numbers in ranges.split(","):

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ddpdoctor.examined import Excerpt
 from ddpdoctor.findings import Finding
+from ddpdoctor.render.cells import cut
 from ddpdoctor.render.plain import printable
 
 __all__ = ["COLOURS", "excerpt_lines"]
@@ -33,7 +34,7 @@ def excerpt_lines(finding: Finding, width: int) -> Iterator[Text]:
     for number, line in enumerate(lines, start=excerpt.first):
         shown = f"…{line[start + 1 :]}" if start and len(line) > start else line[indent:]
         left = f" {number:>{digits}} | " if excerpt.is_numbered else "  | "
-        yield Text(left, style="dim").append(_cut(shown, room), style="not dim")
+        yield Text(left, style="dim").append(cut(shown, room), style="not dim")
         if number == excerpt.line and excerpt.length:
             yield _carets(finding, excerpt, pointed, indent, gutter, room)
 
@@ -68,12 +69,3 @@ def _start(line: str, excerpt: Excerpt, room: int) -> int:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _cut(line: str, room: int) -> str:
-    """The line as far as it fits, with a mark where it was cut."""
-    if cell_len(line) <= room:
-        return line
-    while line and cell_len(line) > room - 1:
-        line = line[:-1]
-    return f"{line}…"

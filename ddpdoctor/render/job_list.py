@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ddpdoctor.examined import ExaminedJob
 from ddpdoctor.findings import Finding, Report, Role
+from ddpdoctor.render.cells import cut
 from ddpdoctor.render.plain import printable
 from ddpdoctor.render.words import joined, listed, period_text
 from ddpdoctor.wording import counted
@@ -45,7 +46,7 @@ def job_table(report: Report, jobs: Sequence[ExaminedJob], width: int) -> Iterat
         cause = _cause(report, job)
         if cause is not None:
             room = width - cell_len(row.plain) - len(cause.code) - 2
-            row.append(_cut(printable(cause.text), room), style="not bold default")
+            row.append(cut(printable(cause.text), room), style="not bold default")
             row.append(f"  {printable(cause.code)}", style="not bold default dim")
         yield row
 
@@ -66,11 +67,3 @@ def _outcome(job: ExaminedJob) -> str:
 def _cause(report: Report, job: ExaminedJob) -> Finding | None:
     of_job = (finding for finding in report.findings if finding.job == job.name)
     return next((finding for finding in of_job if finding.role is not Role.NOISE), None)
-
-
-def _cut(text: str, room: int) -> str:
-    if cell_len(text) <= room:
-        return text
-    while text and cell_len(text) > room - 1:
-        text = text[:-1]
-    return f"{text}…" if room > 1 else ""

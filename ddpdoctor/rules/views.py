@@ -12,10 +12,19 @@ from dataclasses import replace
 
 from ddpdoctor.facts.gaps import CannotLook
 from ddpdoctor.findings import Finding
-from ddpdoctor.rules import Rule, cause_of, load, loaded
+from ddpdoctor.rules import Rule, cause_of, loaded
 from ddpdoctor.rules.line_modules import LINE_MODULES
+from ddpdoctor.rules.log_modules import LOG_MODULES
 
-__all__ = ["hang_rules", "line_rules", "log_rules", "rehearsal_rules", "submission_rules"]
+__all__ = [
+    "hang_rules",
+    "line_rules",
+    "log_rules",
+    "log_rules_alone",
+    "rehearsal_rules",
+    "shows_in_logs",
+    "submission_rules",
+]
 
 Look = Callable[..., Iterable[Finding] | None]
 
@@ -47,9 +56,20 @@ def _looks_at_submission(rule: Rule) -> list[Look]:
     return [*own, *cause_of(rule.code).looks_at("submission")]
 
 
+def log_rules_alone(is_selected: Callable[[str], bool]) -> tuple[Rule, ...]:
+    """The selected causes that logs can show, each judged from the log alone. Imports only the modules of such causes."""
+    for module in LOG_MODULES:
+        importlib.import_module(module)
+    return log_rules(each.rule for each in loaded() if is_selected(each.rule.code))
+
+
+def shows_in_logs(rule: Rule) -> bool:
+    """Whether logs can show this cause. Its module must have been loaded."""
+    return _look_at_log(rule) is not None
+
+
 def log_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of `rules` that logs can show, each judged from the log alone."""
-    load()
+    """Those of `rules` that logs can show, each judged from the log alone. Their modules must have been loaded."""
     found = []
     for rule in rules:
         look = _look_at_log(rule)
@@ -79,8 +99,9 @@ def _in_first_attempt(look: Look, log: object) -> Iterable[Finding] | None:
 
 
 def hang_rules(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Those of `rules` that dumps and stuck ranks can show, each judged from `hang` alone."""
-    load()
+    """Those of `rules` that dumps and stuck ranks can show, each judged from `hang` alone. Their modules must have been
+    loaded.
+    """
     return tuple(
         replace(rule, check=functools.partial(_every_look, looks), needs=("hang",), wants=())
         for rule in rules

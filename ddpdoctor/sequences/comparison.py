@@ -41,6 +41,7 @@ class Comparison:
             "step": self._step,
             "destroy": self._destroy,
             "join": self._join,
+            "worker_draws": self._worker_draws,
             "ended": self._ended,
             "left": self._left,
             "gone": self._gone,
@@ -196,6 +197,12 @@ class Comparison:
 
     def _join(self, track: Track, record: Record) -> None:
         self.is_uneven_allowed = True
+
+    def _worker_draws(self, track: Track, record: Record) -> None:
+        """What a worker of a data loader reports belongs to the rank that started it."""
+        for rank in self.ranks:
+            if rank is not track and rank.pid == record.get("parent"):
+                rank.records.setdefault("worker_draws", []).append(record)
 
     def _ended(self, track: Track, record: Record) -> None:
         track.end, track.has_left = RankEnd.ENDED, True

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddpdoctor.facts.rehearsal import CodePlace, ObservationKind, RankEnd, RehearsalObservation
+from ddpdoctor.sequences.agreement_observations import AGREEMENT_LOOKS
 from ddpdoctor.sequences.data_observations import DATA_LOOKS
 from ddpdoctor.sequences.lesser_observations import LESSER_LOOKS, collectives_before
+from ddpdoctor.sequences.metric_observations import METRIC_LOOKS
 from ddpdoctor.sequences.records import Record, places_of
 from ddpdoctor.sequences.tracks import WORLD, MadeCall, Track, numel
 from ddpdoctor.sequences.value_observations import VALUE_LOOKS, shares_gradients
@@ -368,7 +370,10 @@ def _same_data(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
         is_ordered = sizes == {None} or all(
             "SequentialSampler" in str(loader.get("sampler")) for _, loader, _ in entries
         )
-        is_random = all("RandomSampler" in str(loader.get("sampler")) for _, loader, _ in entries)
+        is_random = all(
+            "RandomSampler" in str(loader.get("sampler")) and not _draws_a_part(loader) for _, loader, _ in entries
+        )
+        is_random = is_random or len({tuple(rows[:MOST_COMPARED]) for _, _, rows in entries}) == 1
         is_same = (
             shared >= LEAST_SHARED if is_ordered else is_random and len(sizes) == 1 and bool(set.intersection(*drawn))
         )
@@ -417,6 +422,12 @@ def _is_alone(ranks: Sequence[Track]) -> bool:
         for call in calls
         if call.operation != "DistributedDataParallel"
     )
+
+
+def _draws_a_part(loader: Record) -> bool:
+    """Whether a random sampler gives each rank a part of the data set, or samples several times."""
+    drawn, size = loader.get("drawn"), loader.get("size")
+    return "Weighted" in str(loader.get("sampler")) or (type(drawn) is int and type(size) is int and drawn < size)
 
 
 def _parameters(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
@@ -672,4 +683,6 @@ _LOOKS = (
     *LESSER_LOOKS,
     *VALUE_LOOKS,
     *DATA_LOOKS,
+    *METRIC_LOOKS,
+    *AGREEMENT_LOOKS,
 )

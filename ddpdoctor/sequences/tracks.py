@@ -32,10 +32,6 @@ class MadeCall:
         return places_of(self.record.get("at"))
 
     @property
-    def is_async(self) -> bool:
-        return bool(self.record.get("async"))
-
-    @property
     def direction(self) -> str | None:
         """`send` or `recv` of a point-to-point call."""
         found = self.record.get("p2p")

@@ -25,7 +25,7 @@ class _Late(BaseException):
     """The time is over; not an Exception, so that no code on the way treats it as a fault of its own."""
 
 
-def within_budget(work: Callable[[], T], seconds: float, mebibytes: int = MEBIBYTES) -> T:
+def within_budget(work: Callable[[], T], seconds: float) -> T:
     """The result of `work`. Time is limited in the main thread only, where a signal can end it; memory too, because its limit
     applies to the whole process.
 
@@ -36,7 +36,7 @@ def within_budget(work: Callable[[], T], seconds: float, mebibytes: int = MEBIBY
         return _tried(work)
     handler = signal.signal(signal.SIGALRM, _end)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = _data_bytes() + (mebibytes << 20)
+    limit = _data_bytes() + (MEBIBYTES << 20)
     if soft == resource.RLIM_INFINITY or soft > limit:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)

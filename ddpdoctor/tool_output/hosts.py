@@ -17,7 +17,7 @@ _TOOL_WORDS = pattern(
     r"|all[-_]?reduce|collect[-_]?env|ulimit|printenv|ip[-_]?addr|nvlink|topo(?:logy)?|fabric[-_]?manager|scontrol|kubectl"
     r"|describe|query|output|report|health|diag|perf|status|\d{8}(?:[-_]\d{4,6})?|(?<![a-z0-9])(?:v{1,3}|[qxmsea]|env|node)(?![a-z0-9])"
 )
-_HOST = pattern(r"[A-Za-z][\w-]*\d[\w-]*$")
+_HOST = pattern(r"[A-Za-z](?=[\w-]*\d)[\w-]+$")
 
 
 def by_host(files: Sequence[tuple[str, Sequence[Record]]]) -> dict[str, list[Sourced]]:

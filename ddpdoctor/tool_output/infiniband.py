@@ -23,7 +23,7 @@ _STATES = {
 }
 _CA = re.compile(r"\s*CA '(\w{1,32})'")
 _PORT = re.compile(r"\s*Port (\d{1,3}):\s*$")
-_PAIR = re.compile(r"\s*([A-Za-z_][\w \[\].]{0,40}?)\s*:\s+(\S.{0,120}?)\s*$")
+_PAIR = re.compile(r"\s*([A-Za-z_](?:[\w \[\].]{0,39}[\w\[\].])?)\s*:\s+(\S(?:.{0,119}\S)?)\s*$")
 _STATUS = re.compile(r"\s*Infiniband device '(\w{1,32})' port (\d{1,3}) status")
 _HCA = re.compile(r"\s*hca_id:\s*(\S{1,32})")
 _DEVINFO_PORT = re.compile(r"\s*port:\s*(\d{1,3})\s*$")

@@ -15,13 +15,13 @@ __all__ = ["read_lspci"]
 _DEVICE = pattern(
     r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([A-Z3][^:\n]{2,60}?)(?: \[[0-9a-f]{4}\])?: (.*)$"
 )
-_CAP = pattern(r"\s+LnkCap:.*?Speed ([\d.]{1,5})GT/s.*?Width x(\d{1,2})")
+_CAP = pattern(r"\s+LnkCap:.{0,200}?Speed ([\d.]{1,5})GT/s.{0,100}?Width x(\d{1,2})")
 _STA = pattern(r"\s+LnkSta:\s*Speed ([\d.]{1,5})GT/s[^,]*,\s*Width x(\d{1,2})")
 _ACS = pattern(r"\s+ACSCtl:\s*(.*)$")
 _BUSES = pattern(r"\s+Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})")
 _GPU_CLASSES = ("3D controller", "VGA compatible controller")
 _NIC_CLASSES = ("Infiniband controller", "Ethernet controller", "Network controller")
-_RDMA = pattern(r"Mellanox|ConnectX|BlueField|Elastic Fabric Adapter|Broadcom.*(?:BCM57[56]|Thor)", re.I)
+_RDMA = pattern(r"Mellanox|ConnectX|BlueField|Elastic Fabric Adapter|Broadcom.{0,200}(?:BCM57[56]|Thor)", re.I)
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 

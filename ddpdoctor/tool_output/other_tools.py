@@ -17,7 +17,7 @@ _STARTED = re.compile(
 )
 MOST_ERRORS = 20
 LONGEST = 240
-_STAGE = re.compile(r"-I- (\w[\w /]{2,40}?)\s+(\d{1,6})\s+(\d{1,6})\b")
+_STAGE = re.compile(r"-I- (\w[\w /]{1,39}[\w/])\s+(\d{1,6})\s+(\d{1,6})\b")
 _PROBLEM = re.compile(r"-E- (.*)$")
 
 

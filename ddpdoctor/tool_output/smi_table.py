@@ -12,7 +12,8 @@ from ddpdoctor.tool_output.smi_values import absence_of, count, flag, mebibytes,
 __all__ = ["read_failure", "read_table"]
 
 _HEADER = pattern(
-    r"\| NVIDIA-SMI (\S{1,40}).{0,60}?(?:Driver Version: (\S{1,40}))?\s{1,40}(?:CUDA Version: (\S{1,20}))?\s{0,40}\|"
+    r"\| NVIDIA-SMI ([^\s|]{1,40})[^|]{0,60}?(?:Driver Version: ([^\s|]{1,40}))?\s{1,40}"
+    r"(?:CUDA Version: ([^\s|]{1,20}))?\s{0,40}\|"
 )
 _FIRST = pattern(
     r"\|\s{1,20}(\d{1,3})\s{1,20}(\S[^|]{0,80}?)\s{1,60}(On|Off|N/A|ERR!|TCC|WDDM|MCDM)?\s{0,20}\|"

@@ -16,7 +16,7 @@ UNLIMITED = -1
 _INTERFACE = pattern(r"\d+: ([\w.:-]+)(?:@[\w.-]+)?: <([A-Z0-9_,-]*)>(.*)$")
 _INET = pattern(r"\s+(inet6?) ([0-9a-fA-F.:]+)(?:/(\d{1,3}))?")
 _LINK = pattern(r"\s+link/(\w+)")
-_LIMIT = pattern(r"([a-z][a-z -]+?)\s+\((?:([a-z0-9-]+), )?-(\w)\)\s+(\S+)")
+_LIMIT = pattern(r"([a-z][a-z -]*[a-z-])\s+\((?:([a-z0-9-]+), )?-(\w)\)\s+(\S+)")
 _LIMITS = {
     "n": ("open_files", 1),
     "l": ("locked_memory", 1024),

@@ -20,9 +20,9 @@ from ddpdoctor.launch.evaluator.execution_budget import Budget
 from ddpdoctor.launch.evaluator.imagined_run import ImaginedRun
 from ddpdoctor.launch.evaluator.launches import run_job_file
 from ddpdoctor.launch.evaluator.machine import ImaginedMachine
-from ddpdoctor.launch.evaluator.shell import Shell, run_text
+from ddpdoctor.launch.evaluator.shell import Shell
 from ddpdoctor.launch.evaluator.tools import TOOLS, host_names
-from ddpdoctor.launch.evaluator.values import RANDOM, Value
+from ddpdoctor.launch.evaluator.values import RANDOM, Origin, Value
 from ddpdoctor.launch.evaluator.variables import Variables
 
 BASH = shutil.which("bash")
@@ -34,7 +34,7 @@ def evaluated(text: str, arguments: Sequence[str] = ()) -> tuple[str, Shell]:
     """What a script prints in a shell whose variables are all known."""
     shell = Shell(ImaginedMachine("node-0", "10.0.0.1"), Budget(), Variables(is_closed=True))
     shell.positional = [Value(argument) for argument in arguments]
-    run_text(text, shell)
+    shell.run(text, lambda start, end: Origin("", start, end))
     return "".join(value.text for value in shell.output), shell
 
 

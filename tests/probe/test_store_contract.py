@@ -51,7 +51,6 @@ def test_every_request_of_ours(store: Store) -> None:
     assert store.get("log") == b"x" + b"y" * 100_000
     assert store.claim("c", b"first") == b"first"
     assert store.claim("c", b"second") == b"first"
-    assert store.num_keys() >= 4
     assert store.delete("a")
     assert not store.check("a")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpdoctor.facts.probe import Kind, Observation, Probe, RankReport
-from ddpdoctor.network.proof import NO_PROOF, Proof, SecretError, proof_of
+from ddpdoctor.network.proof import NO_PROOF, Proof, SecretError, proof_of, secret_of
 from ddpdoctor.network.tcpstore.client import Store, connect
 from ddpdoctor.network.tcpstore.server import Server
 from ddpdoctor.probe.rank_env import RankEnv, host_key
@@ -161,15 +161,15 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     secret.write_text("0123456789abcdef0123\n")
     secret.chmod(0o644)
     with pytest.raises(SecretError, match="chmod 600"):
-        proof_of({}, "x", str(secret))
+        secret_of({}, str(secret))
     secret.chmod(0o600)
     proof = proof_of({"DDPDOCTOR_SECRET_FILE": str(secret)}, "x")
     assert proof.is_given
     assert proof.opened(proof.sealed(b"text")) == b"text"
-    assert proof_of({}, "y", str(secret)).opened(proof.sealed(b"text")) is None
+    assert Proof(secret_of({}, str(secret)), "y").opened(proof.sealed(b"text")) is None
     secret.write_text("short")
     with pytest.raises(SecretError, match="at least 16"):
-        proof_of({}, "x", str(secret))
+        secret_of({}, str(secret))
     with pytest.raises(SecretError, match="No such file"):
-        proof_of({}, "x", str(tmp_path / "none"))
+        secret_of({}, str(tmp_path / "none"))
     assert not proof_of({"HOME": str(tmp_path)}, "x").is_given

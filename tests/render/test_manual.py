@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpdoctor.render.manual import line_modules_text, listed, page, pages
-from ddpdoctor.rules import line_modules, load
+from ddpdoctor.render.manual import line_modules_text, listed, log_modules_text, page, pages
+from ddpdoctor.rules import line_modules, load, log_modules
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 RULES = load()
@@ -22,6 +22,7 @@ def test_the_generated_pages_are_current() -> None:
 
 def test_the_list_of_modules_with_looks_at_lines_is_current() -> None:
     assert Path(line_modules.__file__).read_text() == line_modules_text(), "run: make docs"
+    assert Path(log_modules.__file__).read_text() == log_modules_text(), "run: make docs"
 
 
 def test_every_help_link_has_its_anchor() -> None:

@@ -223,7 +223,7 @@ ELSEWHERE = {
     "PROBE010": "only `hang` shows it: tests/hang",
     **dict.fromkeys(("PROBE505", "PROBE506", "PROBE507", "PROBE508"), "only `rehearse` shows it: tests/rehearsal"),
     **dict.fromkeys(
-        (f"SCRIPT{number}" for number in (563, 564, 565, 613, 615, 619, 623)),
+        (f"SCRIPT{number}" for number in (563, 564, 565, 613, 615, 619, 623, *range(650, 660))),
         "only `rehearse` shows it: tests/rehearsal",
     ),
     "SCRIPT500": "a file that cannot be read: tests/cli/test_lint_scripts.py",

@@ -33,6 +33,7 @@ from ddpdoctor.launch.evaluator.refused_objects import restart_policies, volcano
 from ddpdoctor.launch.evaluator.scalars import Manifest
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.manifests.manifest import is_template
+from ddpdoctor.launch.manifests.object_checks import refused_objects
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.rendezvous import plan_of
 from ddpdoctor.light_dataclass import dataclass
@@ -69,6 +70,7 @@ def imagined_manifest_jobs(
             pod_sets=tuple(each for each in sets if each is not None),
             ray_groups=ray_groups(objects),
             pytorch_jobs=pytorch_jobs(objects),
+            refused=tuple(refused_objects(objects)),
         )
     left_out = (each if each.startswith(f"{file}:") else f"{file}: {each}" for each in run.left_out)
     return jobs, tuple(dict.fromkeys(left_out)), submission

@@ -15,12 +15,12 @@ from ddpdoctor.launch.evaluator.conditions import Conditions
 from ddpdoctor.launch.evaluator.shell_commands import StartedCommand
 from ddpdoctor.launch.evaluator.shell_process import ShellFunction
 from ddpdoctor.launch.evaluator.simple_commands import SimpleCommands
-from ddpdoctor.launch.evaluator.values import Origin, joined
+from ddpdoctor.launch.evaluator.values import joined
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["Shell", "run_text"]
+__all__ = ["Shell"]
 
 
 class Shell(Branches, SimpleCommands):
@@ -117,8 +117,3 @@ def _left(inner: Shell) -> Iterator[StartedCommand]:
     for at, command in enumerate(inner.started):
         is_left = command.is_background and at >= inner.awaited and not inner.is_background
         yield replace(command, is_left=True) if is_left else command
-
-
-def run_text(text: str, shell: Shell, file: str = "") -> int | None:
-    """Execute a whole script in a shell; its exit status, None where it is unknown."""
-    return shell.run(text, lambda start, end: Origin(file, start, end))

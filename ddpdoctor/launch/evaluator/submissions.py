@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ddpdoctor.facts.launch.record import LaunchLine, StartedScript
 from ddpdoctor.facts.launch.words import UNKNOWN, Mark
+from ddpdoctor.facts.refused import Refused
 from ddpdoctor.facts.shell_text import ShellText
 from ddpdoctor.facts.submission import ClusterService, Grant, Launcher, OtherProgram, Part, Step, Submission, Task
 from ddpdoctor.launch.evaluator.cluster import SUBMIT_HOST, Allocation
@@ -38,6 +39,7 @@ def submission_of(
     services: tuple[ClusterService, ...] = (),
     shell: ShellText | None = None,
     script: Callable[[str], StartedScript | None] = lambda path: None,
+    refused: tuple[Refused, ...] = (),
 ) -> Submission:
     """A job file with everything that it starts.
 
@@ -45,6 +47,7 @@ def submission_of(
         lines: the launch lines of its text, which know the training scripts next to it.
         shell: its text, if it is a shell file.
         script: finds the training script at an absolute path of the cluster, None where there is none here.
+        refused: settings that their readers refuse.
     """
     places = _Places(file, text)
     known = [line for line in lines if line.script is not None and line.script.exists]
@@ -71,6 +74,7 @@ def submission_of(
         demands=gpu_demands(run, places.mark),
         programs=tuple(dict.fromkeys(_other_programs(run, places))),
         is_submitting=run.submits,
+        refused=refused,
         shell=shell,
     )
 

@@ -17,6 +17,9 @@ from ddpdoctor.launch.evaluator.jobs import ImaginedJob, jobs_of_run
 from ddpdoctor.launch.evaluator.skypilot import run_of_skypilot, task_of
 from ddpdoctor.launch.evaluator.submissions import submission_of
 from ddpdoctor.launch.lookup import NO_FILES, FileLookup
+from ddpdoctor.launch.manifests.compose_checks import refused_services
+from ddpdoctor.launch.manifests.schema import refused_of
+from ddpdoctor.launch.manifests.task_fields import COMPOSE, SKYPILOT
 from ddpdoctor.launch.manifests.yaml_nodes import At, documents, text_of
 from ddpdoctor.launch.shell.reader import lines_of_shell
 from ddpdoctor.launch.shell.text import ShellSource
@@ -50,22 +53,26 @@ def yaml_task(text: str, file: str, version: Version, files: FileLookup = NO_FIL
     task = task_of(roots)
     if task is not None:
         lines = tuple(_lines_of_scalar(task.run, text, file, dict.fromkeys(_SKYPILOT, UNKNOWN), version))
-        return _made("SkyPilot task", run_of_skypilot(task, text, file, version), text, file, lines, version)
+        sky = _made("SkyPilot task", run_of_skypilot(task, text, file, version), text, file, lines, version)
+        found = tuple(refused_of(task.root, "task", SKYPILOT))
+        return replace(sky, submission=replace(sky.submission, refused=found))
     services = services_of(roots)
     if not services:
         return None
-    found: list[LaunchLine] = []
+    written: list[LaunchLine] = []
     for service in services:
         command = service.at.get("command")
         if text_of(command) is not None and command is not None:
-            found += _lines_of_scalar(command, text, file, {}, version)
+            written += _lines_of_scalar(command, text, file, {}, version)
     made = _made(
-        "Compose file", run_of_compose(services, text, file, version, files), text, file, tuple(found), version
+        "Compose file", run_of_compose(services, text, file, version, files), text, file, tuple(written), version
     )
     names = names_of(roots, services)
     is_alone = all(not each.is_on_host for each in services)
     hosts = hosts_of_compose(services)
-    return replace(made, submission=replace(made.submission, names=names if is_alone else None, compose_hosts=hosts))
+    refused = (*refused_of(roots[0], "compose", COMPOSE), *refused_services(roots[0]))
+    submission = replace(made.submission, names=names if is_alone else None, compose_hosts=hosts, refused=refused)
+    return replace(made, submission=submission)
 
 
 def _lines_of_scalar(at: At, text: str, file: str, environ: dict[str, str], version: Version) -> Iterator[LaunchLine]:

@@ -12,7 +12,7 @@ from ddpdoctor.logs.tracebacks.reader import EXCEPTION, HEAD
 
 __all__ = ["exception_in_summary", "exception_of_handler"]
 
-_FIELD = re.compile(r'\s*msg:\s*(?:"(?P<text>.*?)"?)?\s*')
+_FIELD = re.compile(r'\s*msg:\s*(?:"(?P<text>.*?)"?)?')
 _MESSAGE = re.compile(r'"message": "(?P<text>(?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r'File \\?"(?P<file>[^"\\]{1,400})\\?", line (?P<line>\d+)(?:, in (?P<function>[\w.<>]+))?')
 _END = re.compile(r"\s*(?:[=*-]{5,}|Other Failures|\[\d+\]:)")
@@ -24,7 +24,7 @@ _NAMED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)$")
 def exception_in_summary(context: LineContext, number: int) -> Traceback | None:
     """The exception of a row of the summary; None where it names none, or holds a traceback, which is read as such."""
     own = line_of(context)
-    field = _FIELD.fullmatch(own.text)
+    field = _FIELD.fullmatch(own.text.rstrip())
     if field is None:
         return None
     text = field["text"] or ""
@@ -60,7 +60,7 @@ def exception_of_handler(context: LineContext, number: int) -> Traceback | None:
     ]
     if not any(_OF_HANDLER.search(text) for text in (own.text[: message.start()], *above)):
         return None
-    if any(_FIELD.fullmatch(text) for text in above):
+    if any(_FIELD.fullmatch(text.rstrip()) for text in above):
         return None  # a row of the summary
     ended = EXCEPTION.match(message["text"].replace('\\"', '"').partition("\\n")[0])
     if ended is None or _NAMED.match(ended["name"]) is None:

@@ -26,7 +26,7 @@ _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "*": "*", "_": "_", "(":
 _OTHERS = pattern(r" (?:srun: error|slurmstepd|\[ERROR\]|WARNING|\[WARNING\]|ERROR) ?:?|[*_`]{1,3}\s*$|[。？，]")
 """What follows the message when lines were pasted together."""
 _CODE = pattern(
-    r"^\s*(?:raise|except|return|if|assert|#!|//)\b|->|\bself\.assert|pytest\.raises|^[ \t]*[\[{,]*\s*\"\w+\": ?\""
+    r"^\s*(?:raise|except|return|if|assert|#!|//)\b|->|\bself\.assert|pytest\.raises|^\s*(?:[\[{,]+\s*)?\"\w+\": ?\""
 )
 _HARMLESS = pattern(
     r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|retry(?:ing)?|try(?:ing)? again|fall(?:ing|s)? ?back|continu(?:e|ing)|caught|handled"

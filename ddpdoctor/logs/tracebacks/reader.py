@@ -56,8 +56,8 @@ _WRAPPED = pattern(r'\s*File "[^"]{40}')
 _SPAWNED = pattern(r"-- Process (\d+) terminated with the following error:")
 _RANKED = pattern(r": \(RANK (\d+)\)\s*$")
 """What torch.distributed.checkpoint adds to the head of each traceback that it gathered."""
-_BOLD = pattern(r"(\*\*|__|`)(?P<text>[A-Za-z].*)\1\s*$")
-"""A line that somebody stressed when they pasted it."""
+_BOLD = ("**", "__", "`")
+"""Around a line that somebody stressed when they pasted it."""
 _GROUP = pattern(r"^\s*[|+][-| ]?\s?")
 _CARETS = pattern(r"[\^~]+")
 _SHREDDED = pattern(r"\s*(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))\s*:\s+(?P<message>\S.*)")
@@ -165,7 +165,7 @@ class _TracebackBody:
             return None
         if self._has_frame(offset, text):
             return None
-        text = _BOLD.sub(r"\g<text>", text.removeprefix(self._indent))
+        text = _unstressed(text.removeprefix(self._indent))
         if text[:1] not in (" ", "\t", ""):
             return self._unindented(offset, text)
         self._raising = self._raising or (_RAISING.match(text) if self.frames else None)
@@ -220,6 +220,26 @@ class _TracebackBody:
     @property
     def _is_launchers(self) -> bool:
         return any(_LAUNCHERS.search(frame.file.replace("\\", "/")) for frame in self.frames)
+
+
+def _unstressed(text: str) -> str:
+    """The text without the marks of Markdown around its end: all of it, or from the first such mark before a letter."""
+    stressed = text.rstrip()
+    for mark in _BOLD:
+        if stressed.endswith(mark):
+            body = stressed.removesuffix(mark)
+            begin = next(
+                (at for at in _places(body, mark) if body[at + len(mark) : at + len(mark) + 1].isalpha()), None
+            )
+            return text if begin is None else body[:begin] + body[begin + len(mark) :]
+    return text
+
+
+def _places(text: str, mark: str) -> Iterator[int]:
+    at = text.find(mark)
+    while at >= 0:
+        yield at
+        at = text.find(mark, at + 1)
 
 
 def _unshredded(text: str) -> re.Match[str] | None:

@@ -114,10 +114,6 @@ class Store:
         self._send(bytes([StoreOp.COMPARE_SET]) + pack(self._key(key), b"", value))
         return self._value()
 
-    def num_keys(self) -> int:
-        self._send(bytes([StoreOp.NUM_KEYS]))
-        return int(SIGNED.unpack(self._receive(SIGNED.size))[0])
-
     def delete(self, key: str) -> bool:
         self._send(bytes([StoreOp.DELETE]) + pack(self._key(key)))
         return bool(SIGNED.unpack(self._receive(SIGNED.size))[0])

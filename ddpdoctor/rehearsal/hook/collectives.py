@@ -346,6 +346,8 @@ def _collective(name: str, original: Any) -> Any:
         if public in ("all_gather", "all_gather_into_tensor", "all_gather_base"):
             outputs = devices.leaves([given[each] for each in OUTPUTS if each in given])
             origins.set_gathered(given.get("tensor", given.get("input_tensor")), outputs, at)
+        elif name != "all_reduce":
+            origins.forget(devices.leaves([given[each] for each in (*OUTPUTS, "tensor") if each in given]))
         if fields.get("async") and result is not None and id(result) in _calls.works:
             tensors = [t for p in (*INPUTS, *OUTPUTS) if p in given for t in devices.leaves(given[p])]
             _calls.works[id(result)][2].extend(devices.begin_flight(tensors, public, at))

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from ddpdoctor.rehearsal.hook import origins
+from ddpdoctor.rehearsal.hook import origins, own_buffers
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import is_called_by_library, place
 from ddpdoctor.rehearsal.hook.randomness import DRAWS, drawn
@@ -251,6 +251,8 @@ class ImaginedDevices(TorchFunctionMode):  # type: ignore[misc]
             _check_division(tensors, args)
         if name in origins.FOLLOWED:
             origins.follow(name, args, result)
+            if name in own_buffers.WRITES and args:
+                own_buffers.written(name, args[0])
         if wanted is None:
             if name in FACTORIES and not tensors:
                 wanted = CPU if given is None else None  # on the meta device, for example
@@ -316,7 +318,7 @@ def clear_flight() -> None:
 
 
 def _check_in_flight(name: str, args: Any) -> None:
-    if name in _READS_NOTHING or getattr(_local, "is_quiet", False):
+    if name in _READS_NOTHING:
         return
     for tensor in _tensors(args):
         with torch._C.DisableTorchFunction():
@@ -327,16 +329,6 @@ def _check_in_flight(name: str, args: Any) -> None:
             )
         if found is not None and not is_called_by_library():
             _report("early_read", operation=found[0], used=name, started=found[1])
-
-
-class Quiet:
-    """Calls inside do not count as reads of the user's code."""
-
-    def __enter__(self) -> None:
-        _local.is_quiet = True
-
-    def __exit__(self, *_: object) -> None:
-        _local.is_quiet = False
 
 
 def _get_device(func: Any, args: Any, kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ddpdoctor.rehearsal.hook import origins
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.places import frames_of_user, place
 
@@ -76,6 +77,8 @@ def _hook(known: _Known) -> Any:
                 return
             if parameter.grad is None or not bool(parameter.grad.any()):
                 known.sum = 0.0
+            elif parameter.grad.layout is torch.strided:
+                origins.accumulated(parameter.grad)
             known.sum += known.project(gradient)
 
     return computed

@@ -32,7 +32,19 @@ def install() -> None:
 
             job_watch.begin()
         return
-    from ddpdoctor.rehearsal.hook import collectives, cuda, devices, executed, files, standins, training, watching
+    from ddpdoctor.rehearsal.hook import (
+        collectives,
+        cuda,
+        devices,
+        executed,
+        files,
+        origins,
+        plain_numbers,
+        rewriting,
+        standins,
+        training,
+        watching,
+    )
 
     # torch.distributed is not part of every build
     has_distributed = torch.distributed.is_available()
@@ -42,6 +54,8 @@ def install() -> None:
     if has_distributed:
         collectives.watch()
         training.watch()
+        rewriting.watch()
+        origins.when_made(plain_numbers.teach)
     watching.begin()
     files.watch()
     devices.enter()

@@ -1,13 +1,15 @@
 """Where the values of small tensors and numbers come from: sums over ranks, divisions, tensors gathered without a gradient.
 
 A tensor carries its origin as an attribute, a number that `item()` or `tolist()` gave to the user's code as a subclass of
-`int` or `float`. What has no origin is unknown, never wrong.
+`int` or `float`. What has no origin is unknown, never wrong. `plain_numbers` makes the subclasses invisible to code that asks for
+the exact type.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,14 +22,24 @@ from ddpdoctor.rehearsal.hook.places import Place, frames_of_user, is_of_user
 __all__ = [
     "FOLLOWED",
     "ValueOrigin",
+    "accumulated",
+    "batch_begins",
+    "batches_end",
     "begin",
+    "convert",
     "follow",
+    "forget",
     "is_active",
+    "is_traced",
     "item",
     "origin_of",
+    "part_taken",
+    "plain",
     "reduced",
     "set_gathered",
     "tolist",
+    "used",
+    "when_made",
 ]
 
 ATTRIBUTE = "_ddpdoctor_origin"
@@ -71,7 +83,31 @@ COMBINES = frozenset(
     ("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "linear", "cosine_similarity", "cdist", "addmm")
 )
 JOINS = frozenset(("cat", "stack", "concat", "vstack", "hstack"))
-FOLLOWED = DIVIDES | MULTIPLIES | KEEPS | ADDS | OVERWRITES | COMBINES | RESETS | {"mean", "unbind", "split", "chunk"}
+MEASURES = frozenset(
+    (
+        *("sum", "mean", "count_nonzero", "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss"),
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "huber_loss", "norm"),
+    )
+)
+"""Functions that make a small tensor of a batch."""
+REORDERS = frozenset(("t", "transpose", "permute"))
+SHOWS = frozenset(("__format__", "__repr__", "__str__"))
+DECIDES = frozenset(("__lt__", "__le__", "__gt__", "__ge__", "lt", "le", "gt", "ge"))
+PAIRS = frozenset(("eq", "ne", "__eq__", "__ne__", "sub", "__sub__", "__rsub__", "mse_loss", "l1_loss"))
+FOLLOWED = (
+    DIVIDES
+    | MULTIPLIES
+    | KEEPS
+    | ADDS
+    | OVERWRITES
+    | COMBINES
+    | RESETS
+    | MEASURES
+    | SHOWS
+    | DECIDES
+    | PAIRS
+    | {"unbind", "split", "chunk", "sqrt", "exp", "log", "zeros_like", "empty_like", "ones_like"}
+)
 PERCENT = (100, 100.0)
 
 
@@ -90,6 +126,15 @@ class ValueOrigin:
     divisor: float | None = None
     divided: Sequence[Place] = ()
     gathered: Sequence[Place] = ()
+    loaders: frozenset[int] = frozenset()
+    """The data loaders whose batches it was computed from."""
+    parts: frozenset[float] = frozenset()
+    """The plain numbers by which it was divided, the last time at `parted`."""
+    parted: Sequence[Place] = ()
+    order: str = ""
+    """Of rows that were gathered: `ranks`, the rows of one rank after those of the other."""
+    partial: Sequence[Place] = ()
+    """Where it was taken out of a DTensor whose ranks hold parts of a sum."""
 
 
 NONE = ValueOrigin()
@@ -101,7 +146,10 @@ class _State:
     def __init__(self) -> None:
         self.world = 0
         self.records = 0
+        self.prepare: Callable[[], None] = lambda: None
         self.told: set[tuple[object, ...]] = set()
+        self.loaders: list[int] = []
+        """The loaders whose batches are in use, the last one innermost."""
         self.sums: dict[int, tuple[Any, list[Place], list[Place]]] = {}
         """Storages that hold a sum over the ranks: a weak reference, where it was made, where something was added since."""
 
@@ -116,6 +164,27 @@ def begin(world: int) -> None:
 
 def is_active() -> bool:
     return _state.world > 1
+
+
+def batch_begins(loader: int) -> None:
+    """Numbers that are computed from now on come from a batch of this loader."""
+    if loader in _state.loaders:
+        _state.loaders.remove(loader)
+    _state.loaders.append(loader)
+
+
+def batches_end(loader: int) -> None:
+    """The loader has no further batches."""
+    if loader in _state.loaders:
+        _state.loaders.remove(loader)
+
+
+def _of_batch(origin: ValueOrigin | None) -> ValueOrigin | None:
+    """The origin, with the loader whose batch is in use."""
+    if not _state.loaders:
+        return origin
+    found = origin or NONE
+    return replace(found, loaders=found.loaders | {_state.loaders[-1]})
 
 
 def _say(kind: str, at: Sequence[Place], **fields: Any) -> None:
@@ -150,6 +219,11 @@ def follow(name: str, args: Any, result: Any) -> None:
     if name in COMBINES:
         _combined(args, result)
         return
+    if name in SHOWS or name in DECIDES:
+        used(origin_of(first), "shown" if name in SHOWS else "decided")
+        return
+    if name in PAIRS:
+        _paired(args)
     if name in IN_PLACE_ADDS or name in OVERWRITES:
         _changed(name, first, args)
     if name in ("unbind", "split", "chunk") and isinstance(result, (tuple, list)):
@@ -160,7 +234,8 @@ def follow(name: str, args: Any, result: Any) -> None:
         return
     if name in RESETS:
         source = args[-1] if name not in ("zero_",) else None
-        _set(result, origin_of(source))
+        listed = source if isinstance(source, (list, tuple)) else [source]
+        _set(result, _merged([origin_of(each) for each in listed], listed))
         return
     if name in DIVIDES:
         if result.numel() <= MOST_ELEMENTS and len(args) > 1:
@@ -171,19 +246,32 @@ def follow(name: str, args: Any, result: Any) -> None:
             _set(result, _product(first, args[1]))
     elif name in JOINS:
         parts = [origin_of(each) for each in first] if isinstance(first, (list, tuple)) else []
-        _set(result, _of_parts(parts, is_trained=result.requires_grad))
+        _set(result, _of_parts(name, parts, is_trained=result.requires_grad))
     elif name == "mean":
         _set(result, _mean(first, result))
+    elif name in PAIRS and name not in ADDS:
+        return
     else:
         _set(result, _merged([origin_of(each) for each in args[:2]], args[:2]))
+        if name in REORDERS or (name == "__getitem__" and isinstance(args[1], (torch.Tensor, list))):
+            _lose_order(result)
+    if name in MEASURES and result.numel() <= MOST_ELEMENTS:
+        _set(result, _of_batch(origin_of(result)))
 
 
-def _of_parts(parts: Sequence[ValueOrigin | None], *, is_trained: bool) -> ValueOrigin | None:
+def _lose_order(tensor: Any) -> None:
+    known = origin_of(tensor)
+    if known is not None and known.order:
+        _set(tensor, replace(known, order=""))
+
+
+def _of_parts(name: str, parts: Sequence[ValueOrigin | None], *, is_trained: bool) -> ValueOrigin | None:
     """The origin of joined tensors: whether parts have lost their gradient, if no other part has one."""
     known = [each for each in parts if each is not None]
     if not known or len(known) < len(parts):
         return None
-    return replace(known[0], gathered=()) if is_trained else known[0]
+    found = replace(known[0], order="ranks" if name == "cat" and {each.order for each in known} == {"rank"} else "")
+    return replace(found, gathered=()) if is_trained else found
 
 
 def _mean(value: Any, result: Any) -> ValueOrigin | None:
@@ -206,6 +294,11 @@ def _merged(parts: Sequence[ValueOrigin | None], values: Sequence[Any]) -> Value
             summed=found.summed or each.summed,
             by_sum=found.by_sum or each.by_sum,
             gathered=found.gathered or each.gathered,
+            loaders=found.loaders | each.loaders,
+            parts=found.parts | each.parts,
+            parted=found.parted or each.parted,
+            order="",
+            partial=found.partial or each.partial,
         )
     is_alone = len(known) == 1 and all(origin_of(v) is not None or not isinstance(v, torch.Tensor) for v in values)
     return found if is_alone else replace(found, divisor=None, divided=())
@@ -233,6 +326,8 @@ def _quotient(above: Any, below: Any, *, is_trained: bool = False) -> ValueOrigi
     if value == _state.world and not isinstance(below, torch.Tensor):
         return replace(over, degree=over.degree - 1, divisor=over.divisor, divided=over.divided)
     at = frames_of_user() if value is not None and value > 1 else []
+    if value is not None and value > 1 and over is not NONE and under.degree <= 0:
+        over = replace(over, parts=over.parts | {value}, parted=at)
     if over.degree > 0 and over.summed and value is not None and value > 1:
         _say("sum_divided", at, divisor=value, summed=list(over.summed))
         return over
@@ -306,7 +401,10 @@ def reduced(tensor: Any, operation: str, size: int, at: list[Place], run: Callab
         _say("reduced_again", at, added=before[2])
     result = run()
     if operation.upper() == "SUM" and size == _state.world:
-        _set(tensor, ValueOrigin(degree=known.degree + 1, summed=at))
+        sum_of_ranks = ValueOrigin(
+            degree=known.degree + 1, summed=at, loaders=known.loaders, parts=known.parts, parted=known.parted
+        )
+        _set(tensor, sum_of_ranks)
         if key and len(_state.sums) < MOST_RECORDS:
             _state.sums[key] = (weakref.ref(tensor), list(at), [])
     else:
@@ -314,16 +412,71 @@ def reduced(tensor: Any, operation: str, size: int, at: list[Place], run: Callab
     return result
 
 
+def accumulated(tensor: Any) -> None:
+    """A backward pass adds to this tensor, which may be a sum over the ranks."""
+    known = _state.sums.get(_storage(tensor)) if _state.sums else None
+    if known is not None and known[0]() is not None:
+        _state.sums[_storage(tensor)] = (known[0], known[1], frames_of_user())
+
+
+def forget(values: Sequence[Any]) -> None:
+    """These tensors have values of other ranks now: their origin is unknown."""
+    for each in values:
+        _set(each, None)
+
+
 def set_gathered(given: Any, outputs: Sequence[Any], at: list[Place]) -> None:
-    """After an all_gather: its outputs have no gradient, although what was gathered has one."""
-    if isinstance(given, torch.Tensor) and given.requires_grad and given.dim() > 0 and torch.is_grad_enabled():
-        for each in outputs:
-            if isinstance(each, torch.Tensor) and not each.requires_grad:
-                _set(each, ValueOrigin(gathered=at))
+    """After an all_gather: its outputs have no gradient, although what was gathered has one; each has the rows of one rank."""
+    has_rows = isinstance(given, torch.Tensor) and given.dim() > 0 and given.shape[0] > 1
+    loses = has_rows and given.requires_grad and torch.is_grad_enabled()
+    order = "" if not has_rows or len(outputs) < 1 else "ranks" if len(outputs) == 1 else "rank"
+    for each in outputs:
+        if isinstance(each, torch.Tensor):
+            cut = at if loses and not each.requires_grad else ()
+            _set(each, ValueOrigin(gathered=cut, order=order) if cut or order else None)
+
+
+def _paired(args: Any) -> None:
+    """Rows in the order of the ranks that meet as many rows of another origin."""
+    if len(args) < 2 or not all(isinstance(each, torch.Tensor) and each.dim() > 0 for each in args[:2]):
+        return
+    one, other = origin_of(args[0]), origin_of(args[1])
+    orders = [each.order if each is not None else "" for each in (one, other)]
+    if sorted(orders) == ["", "ranks"] and args[0].shape[0] == args[1].shape[0]:
+        _say("rows_paired", frames_of_user(), count=int(args[0].shape[0]))
+
+
+def used(origin: ValueOrigin | None, kind: str) -> None:
+    """A value is shown, or decides: report what is known of it."""
+    if origin is None:
+        return
+    if origin.partial:
+        _say("partial_used", frames_of_user(), taken=list(origin.partial))
+    if origin.loaders and not origin.loaders & set(_state.loaders):
+        _say(
+            kind,
+            frames_of_user(),
+            loaders=sorted(origin.loaders),
+            degree=origin.degree,
+            parts=sorted(origin.parts),
+            summed=list(origin.summed),
+            divided=list(origin.parted),
+        )
+
+
+def part_taken(tensor: Any, at: list[Place]) -> None:
+    """This tensor is one rank's part of a sum."""
+    _set(tensor, replace(origin_of(tensor) or NONE, partial=at))
+
+
+def when_made(function: Callable[[], None]) -> None:
+    """Call this before a number with an origin is made."""
+    _state.prepare = function
 
 
 def _traced(value: Any, origin: ValueOrigin | None) -> Any:
     """A number with an origin; other values are left as they are."""
+    _state.prepare()
     if type(value) is int:
         found: Any = TracedInt(value)
     elif type(value) is float:
@@ -337,7 +490,12 @@ def _traced(value: Any, origin: ValueOrigin | None) -> Any:
 def item(func: Any, args: Any, kwargs: Any) -> Any:
     """`tensor.item()`: a number of the user's code keeps the origin of the tensor."""
     value = func(*args, **kwargs)
-    return _traced(value, origin_of(args[0])) if _state.world > 1 and _is_called_by_user() else value
+    if _state.world < 2 or not _is_called_by_user():
+        return value
+    found = _of_batch(origin_of(args[0]))
+    if found is not None and found.partial:
+        _say("partial_used", frames_of_user(), taken=list(found.partial))
+    return _traced(value, found)
 
 
 def tolist(func: Any, args: Any, kwargs: Any) -> Any:
@@ -362,6 +520,8 @@ def _method(
 
     def method(self: Any, other: Any) -> Any:
         value = original(self, other)
+        if value is NotImplemented and isinstance(other, float):
+            value = getattr(float, name)(float(self), other)
         if value is NotImplemented or isinstance(other, torch.Tensor):
             return value
         return _traced(value, make(other, self) if is_reflected else make(self, other))
@@ -404,7 +564,60 @@ class TracedInt(int):
         return self
 
 
+def _noticing(name: str, kind: str, plain: Any) -> Any:
+    """A method that shows the number, or compares it."""
+    original = getattr(plain, name)
+
+    def method(self: Any, *args: Any) -> Any:
+        if self.__dict__.get("origin") is not None:
+            used(self.origin, kind)
+        return original(self, *args)
+
+    method.__name__ = name
+    return method
+
+
+def convert(kind: Any, value: Any, *rest: Any) -> Any:
+    """`float(value)`, `int(value)`, `round(value)` or `type(value)` in the user's code: the number keeps its origin."""
+    if kind is type:
+        return {TracedFloat: float, TracedInt: int}.get(type(value), type(value)) if not rest else type(value, *rest)
+    result = kind(value, *rest)
+    if kind not in (float, int, round) or type(result) not in (float, int) or _state.world < 2:
+        return result
+    origin = origin_of(value)
+    if isinstance(value, torch.Tensor):
+        origin = _of_batch(origin)
+    return result if origin is None else _traced(result, origin)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a number has an origin."""
+    return isinstance(value, (TracedFloat, TracedInt))
+
+
+def plain(value: Any) -> Any:
+    """The number as its own class; lists and dictionaries with such numbers are copied."""
+    if isinstance(value, (TracedFloat, TracedInt)):
+        return float(value) if isinstance(value, float) else int(value)
+    if type(value) in (list, tuple):
+        items = [plain(each) for each in value]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else type(value)(items)
+    if type(value) in (dict, OrderedDict):
+        pairs = [(key, each, plain(each)) for key, each in value.items()]
+        if all(each is new for _, each, new in pairs):
+            return value
+        copied = type(value)((key, new) for key, _, new in pairs)
+        if hasattr(value, "__dict__"):
+            vars(copied).update(vars(value))
+        return copied
+    return value
+
+
 for _kind, _plain in ((TracedFloat, float), (TracedInt, int)):
     for _name, _make in (("add", _sum), ("sub", _sum), ("mul", _product), ("truediv", _quotient)):
         setattr(_kind, f"__{_name}__", _method(f"__{_name}__", _make, _plain))
         setattr(_kind, f"__r{_name}__", _method(f"__r{_name}__", _make, _plain, is_reflected=True))
+    for _name in ("__format__", "__repr__", "__str__"):
+        setattr(_kind, _name, _noticing(_name, "shown", _plain))
+    for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
+        setattr(_kind, _name, _noticing(_name, "decided", _plain))

@@ -240,14 +240,16 @@ def _run_script(config: dict[str, Any], extra: list[str]) -> None:
     if config["module"]:
         runpy.run_module(config["module"], run_name="__main__", alter_sys=True)
         return
+    from ddpdoctor.rehearsal.hook.rewriting import compiled
+
     path = config["script"]
     module = ModuleType("__main__")
     module.__file__ = path
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
     sys.modules["__main__"] = module
     with open(path, "rb") as file:
-        compiled = compile(file.read(), path, "exec")
-    exec(compiled, module.__dict__)
+        code = compiled(file.read(), path)
+    exec(code, module.__dict__)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 import zlib
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpdoctor.rehearsal.hook import origins
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.ending import steps
-from ddpdoctor.rehearsal.hook.places import frames_of_user, place
+from ddpdoctor.rehearsal.hook.places import frames_of_user, is_of_user, place
 
 __all__ = ["rates", "watch"]
 
@@ -150,6 +152,17 @@ def _watch_replicated() -> None:
         return original(local, device_mesh, placements, *args, **kwargs)
 
     DTensor.from_local = staticmethod(from_local)
+    to_local = DTensor.to_local
+
+    @functools.wraps(to_local)
+    def taken(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = to_local(self, *args, **kwargs)
+        is_of_user_code = is_of_user(sys._getframe(1).f_code.co_filename)
+        if is_of_user_code and any(each.is_partial() for each in self.placements):
+            origins.part_taken(result, place())
+        return result
+
+    DTensor.to_local = taken
 
 
 def _say_replicated(local: Any, mesh: Any, placements: Any) -> None:

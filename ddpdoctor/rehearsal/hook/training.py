@@ -17,7 +17,17 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
-from ddpdoctor.rehearsal.hook import devices, gradients, origins, randomness, states, variables
+from ddpdoctor.rehearsal.hook import (
+    content,
+    devices,
+    gradients,
+    origins,
+    own_buffers,
+    randomness,
+    states,
+    streams,
+    variables,
+)
 from ddpdoctor.rehearsal.hook.channel import channel
 from ddpdoctor.rehearsal.hook.collectives import calls, record, reduced, scaling, soft
 from ddpdoctor.rehearsal.hook.ending import steps
@@ -35,6 +45,8 @@ LISTED_BATCHES = 12
 MOST_PARAMETERS = 400
 MOST_ELEMENTS = 4_000_000
 COMPARED_STEPS = 3
+LATER_STEPS = (4, 8, 16, 32, 64, 128)
+"""Steps of an optimizer after which parameters are compared once more."""
 REGISTERED_STEPS = 200
 
 _local = threading.local()
@@ -69,6 +81,8 @@ def watch() -> None:
     _watch_evaluation()
     _watch_data_parallel()
     states.watch()
+    streams.watch()
+    own_buffers.watch()
 
 
 def _watch_ddp() -> None:
@@ -122,6 +136,7 @@ def _watch_ddp() -> None:
     def passed(self: Any, *args: Any, **kwargs: Any) -> Any:
         at = place()
         _check_unchanged(self)
+        own_buffers.compare(self)
         args, kwargs = _on_device((args, kwargs), self._ddpdoctor_device)
         _local.inside = True
         has_buffers = getattr(self, "will_sync_module_buffers", lambda: False)()
@@ -139,6 +154,8 @@ def _watch_ddp() -> None:
 
             def begin(gradient: Any) -> None:
                 if not begun:
+                    if not self.require_backward_grad_sync:
+                        channel().say("late_no_sync", at=at, backward=place())
                     begun.append(_begin_backward(group))
 
             for tensor in devices.leaves(output):
@@ -284,12 +301,12 @@ def _watch_join(ddp: Any) -> None:
     enter, leave = Join.__enter__, Join.__exit__
 
     def begin(self: Any) -> Any:
-        channel().say("join", on=True, at=place())
+        channel().say("join", on=True, at=place(), call=calls().count)
         return enter(self)
 
     def end(self: Any, *args: Any) -> Any:
         result = leave(self, *args)
-        channel().say("join", on=False, at=place())
+        channel().say("join", on=False, at=place(), call=calls().count)
         return result
 
     Join.__enter__, Join.__exit__ = begin, end
@@ -368,6 +385,14 @@ def _watch_optimizers() -> None:
             _fingerprint(self, known.setdefault(id(self), len(known)), "initial")
 
     module.Optimizer.__init__ = initialized
+    load = module.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def loading(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel().say("optimizer_loaded", at=place(), step=steps().count)
+        return load(self, *args, **kwargs)
+
+    module.Optimizer.load_state_dict = loading
 
     def stepped(optimizer: Any, *_: Any) -> None:
         devices.averaged.clear()
@@ -381,8 +406,11 @@ def _watch_optimizers() -> None:
         _check_synchronized(optimizer)
         if steps().optimizer_steps < REGISTERED_STEPS:
             _check_registered({id(p) for p in parameters if p.grad is not None})
-        if steps().optimizer_steps < COMPARED_STEPS and dist.is_available() and dist.is_initialized():
+        made_steps = optimizer._ddpdoctor_steps = getattr(optimizer, "_ddpdoctor_steps", 0) + 1
+        is_compared = made_steps <= COMPARED_STEPS or made_steps in LATER_STEPS
+        if is_compared and dist.is_available() and dist.is_initialized():
             _fingerprint(optimizer, number)
+        streams.stepped()
         steps().optimizer_done()
 
     def begun(optimizer: Any, *_: Any) -> None:
@@ -473,6 +501,7 @@ class _Batches:
     def __next__(self) -> Any:
         if self._limit is not None and self._count >= self._limit:
             channel().say("cut", loader=self._number, batches=self._count)
+            origins.batches_end(self._number)
             raise StopIteration
         try:
             batch = next(self._inner)
@@ -484,7 +513,9 @@ class _Batches:
                 batches=self._count,
                 step=steps().count,
             )
+            origins.batches_end(self._number)
             raise
+        origins.batch_begins(self._number)
         self._count += 1
         if self._iteration < LISTED_EPOCHS and self._count <= LISTED_BATCHES:
             listed = _rows(batch)
@@ -549,7 +580,11 @@ def _watch_loaders() -> None:
             drop_last=getattr(self, "drop_last", None),
             sampler_drops=getattr(sampler, "drop_last", None),
             batch_size=self.batch_size,
+            drawn=_size(sampler),
+            content=content.digest(self.dataset),
         )
+        if self.num_workers:
+            self.worker_init_fn = streams.Worker(number, self.worker_init_fn)
 
     def _batches(self: Any) -> int | None:
         try:
@@ -616,7 +651,7 @@ def _watch_seeds() -> None:
         def seed(*args: Any, **kwargs: Any) -> Any:
             value = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(value, int):
-                channel().say("seed", what=what, seed=value, at=place())
+                channel().say("seed", what=what, seed=value, at=place(), step=steps().count)
             return original(*args, **kwargs)
 
         return seed
@@ -636,7 +671,7 @@ def _watch_files() -> None:
         if path is not None:
             kept = sorted({str(found) for t in devices.leaves(obj) if (found := devices.device_of(t)) is not None})
             channel().say("save", path=path, at=place(), call=calls().count, devices=kept)
-        result = save(obj, f, *args, **kwargs)
+        result = save(origins.plain(obj), f, *args, **kwargs)
         if path is not None:
             channel().say("saved", path=path, call=calls().count)
         return result

@@ -25,7 +25,7 @@ UNAVAILABLE = {2: "out of memory", 46: "device unavailable", 101: "invalid devic
     signatures=(
         r"RmInitAdapter failed",
         r"rm_init_adapter failed",
-        r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
+        r"Unexpected error from cudaGetDeviceCount\(\).{0,300}Error [1-79]\d*:",
         r"CUDA error: all CUDA-capable devices are busy",
         r"CUDA error: initialization error",
     ),
@@ -78,7 +78,7 @@ def cuda_device_unavailable(gpu: Gpu) -> Iterator[Finding]:
 UNAVAILABLE_IN_LOG = (
     r"RmInitAdapter failed",
     r"rm_init_adapter failed",
-    r"Unexpected error from cudaGetDeviceCount\(\).*Error [1-79]\d*:",
+    r"Unexpected error from cudaGetDeviceCount\(\).{0,300}Error [1-79]\d*:",
     r"CUDA error: all CUDA-capable devices are busy",
 )
 

@@ -33,7 +33,7 @@ FULL_BYTES = 1 << 20
         "Unexpected bus error encountered in worker",
         "killed by signal: Bus error",
         r"unable to allocate shared memory\(shm\) for file",
-        r"unable to (write to|resize) file <[^>]*>[^\n]{0,300}No space left on device",
+        r"unable to (write to|resize) file <[^>]{0,300}>[^\n]{0,100}No space left on device",
     ),
 )
 def shm_too_small_for_dataloader(

@@ -181,9 +181,9 @@ def remove(line: LaunchLine, *words: Word) -> Iterator[SpanEdit]:
     """Delete words, with the blank before each (after it, for the first word of the line)."""
     for word in words:
         start, end = word.start, word.end
-        gap = re.search(r"(?:[ \t]|\\\n)+$", line.source[:start])
+        gap = re.match(r"(?:[ \t]|\n\\)+", line.source[:start][::-1])
         if gap:
-            start = gap.start()
+            start -= gap.end()
         else:
             follow = re.match(r"(?:[ \t]|\\\n)+", line.source[end:])
             end += follow.end() if follow else 0

@@ -59,7 +59,7 @@ NO_ROUTE = 113
 NO_ANSWER = (r"\bconnect\(\) timed out\.",)
 NO_ENDPOINT = (r"master_addr is only used for static rdzv_backend",)
 TWICE = (r"rank \d+ of \d+ ranks has already checked in",)
-SWALLOWED = (r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",)
+SWALLOWED = (r"server socket on \[[^\]]{0,100}\]:\d+ has timed out, will retry",)
 RENDEZVOUS = (
     r"RendezvousTimeoutError",
     r"initializing process group in store based barrier on rank\W*$",

@@ -161,7 +161,7 @@ def peer_connection_closed() -> None:
     signatures=(
         r"pair\.cc:\d+\] Connection closed by peer",
         r"pair\.cc:\d+\] Read error [^\n]{0,300}Connection reset by peer",
-        r"Connection closed by peer \[[^\]]*\]:\d+",
+        r"Connection closed by peer \[[^\]]{0,100}\]:\d+",
         r"typically caused by a remote worker (crashing|hanging)",
         r"pair\.cc:\d+\] (writev|sendmsg) [^\n]{0,300}(Broken pipe|Connection reset by peer)",
     ),

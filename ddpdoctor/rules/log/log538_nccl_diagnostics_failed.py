@@ -23,7 +23,7 @@ BROKEN = re.compile(
 """What a job cannot work with."""
 UNEQUAL = re.compile(
     r"mismatch across \d+ ranks|\bNVLink: inconsistent link speeds|\bECC: corrected volatile errors at or above"
-    r"|\d+ NCCL_\* env var\(s\) differ|>30% off median"
+    r"|\d NCCL_\* env var\(s\) differ|>30% off median"
 )
 """What differs between ranks, or is slow: the job works."""
 RANKS = re.compile(r"\brank\(s\) (?P<list>[\d, -]+)|\bsrcRank=(?P<source>\d+)|\bnet bw: \S+ rank (?P<slow>\d+) ")

@@ -111,7 +111,7 @@ def master_addr_unresolvable(
         r"client socket has timed out after \d+m?s while trying to connect to",
         r"\b\d+/\d+ clients joined",
         r"\bconnect\(\) timed out\.",
-        r"server socket on \[[^\]]*\]:\d+ has timed out, will retry",
+        r"server socket on \[[^\]]{0,100}\]:\d+ has timed out, will retry",
         r"failed to connect to \S+ \(errno: 113 - No route to host\)",
         r"failed to connect to \S+ \(errno: 11[01] - Connection (timed out|refused)\)",
         r"failed to connect to \S+ \(system error: 100(?:49|5[014]|6[015]) - ",

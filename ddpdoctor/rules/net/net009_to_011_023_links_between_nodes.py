@@ -172,7 +172,7 @@ def worker_store_port_blocked(nodes: Nodes | None = None, probe: Probe | None = 
     Severity.ERROR,
     candidates=("NET023", "NET033"),
     stage=CausalStage.REACHABILITY,
-    signatures=(r"writev \[[^\]]*\]:\d+: Connection timed out", r"local access violation work queue error"),
+    signatures=(r"writev \[[^\]]{0,100}\]:\d+: Connection timed out", r"local access violation work queue error"),
 )
 def mtu_mismatch(nodes: Nodes) -> Iterator[Finding]:
     """Small packets pass between the nodes, but large ones are lost.
@@ -374,7 +374,7 @@ def large_packets_lost(log: Log) -> Iterator[Finding]:
     from ddpdoctor.logs.matching import matching_lines
     from ddpdoctor.rules.log.signatures import finding_of
 
-    lines = matching_lines(log, (r"writev \[[^\]]*\]:\d+: Connection timed out",))
+    lines = matching_lines(log, (r"writev \[[^\]]{0,100}\]:\d+: Connection timed out",))
     if lines:
         yield finding_of(
             log, lines, "Small packets pass between the nodes, but large ones are lost", blames_speaker=True

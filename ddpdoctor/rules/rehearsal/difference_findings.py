@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpdoctor.dumps.conflict import ranges
-from ddpdoctor.facts.rehearsal import CodePlace, Difference, DifferenceKind, RankEnd, Rehearsal, RehearsedCall, Side
+from ddpdoctor.facts.rehearsal import CodePlace, Difference, DifferenceKind, Rehearsal, RehearsedCall, Side
 from ddpdoctor.findings import Evidence, Finding, Where
 from ddpdoctor.wording import counted
 
-__all__ = ["difference_findings", "file_of", "named_place", "rehearsed"]
+__all__ = ["difference_findings", "file_of", "named_place"]
 
 POINT_TO_POINT = (DifferenceKind.UNMATCHED, DifferenceKind.SEND_ORDER, DifferenceKind.BUFFER)
 MOST_SIDES = 3
 
 
-def difference_findings(rehearsal: Rehearsal, *kinds: DifferenceKind, label: str, fix: str = "") -> Iterator[Finding]:
+def difference_findings(rehearsal: Rehearsal, *kinds: DifferenceKind, label: str) -> Iterator[Finding]:
     """The finding about the first difference, if it is of one of these kinds."""
     found = rehearsal.difference
     if found is not None and found.kind in kinds:
-        yield _finding(rehearsal, found, label, fix)
+        yield _finding(rehearsal, found, label)
 
 
-def _finding(rehearsal: Rehearsal, found: Difference, label: str, fix: str) -> Finding:
+def _finding(rehearsal: Rehearsal, found: Difference, label: str) -> Finding:
     first = found.sides[0]
     place = _shown(found)
     parts = [_words(rehearsal, side, found.kind) for side in found.sides[:MOST_SIDES]]
@@ -40,7 +40,6 @@ def _finding(rehearsal: Rehearsal, found: Difference, label: str, fix: str) -> F
     return Finding(
         f"{number}{'; '.join(parts)}",
         evidence=evidence,
-        fix=fix,
         where=Where(
             rank=first.ranks[0] if len(first.ranks) == 1 else None,
             file=file_of(rehearsal, place),
@@ -113,10 +112,3 @@ def file_of(rehearsal: Rehearsal, place: CodePlace | None) -> str | None:
 def named_place(rehearsal: Rehearsal, place: CodePlace | None) -> str:
     """`train.py:41`."""
     return "an unknown line" if place is None else str(place)
-
-
-def rehearsed(rehearsal: Rehearsal) -> bool:
-    """Whether the ranks came to an end of their own or of the rehearsal."""
-    return bool(rehearsal.ranks) and all(
-        r.end in (RankEnd.FINISHED, RankEnd.ENDED, RankEnd.EXITED) for r in rehearsal.ranks
-    )

@@ -19,13 +19,12 @@ def observation_findings(
     *,
     label: str,
     expected: str,
-    fix: str = "",
     severity: Severity | None = None,
 ) -> Iterator[Finding]:
     """One finding for each observation of a kind. `message` takes the observation and its ranks in words."""
     for each in rehearsal.observations:
         if each.kind is kind:
-            yield _finding(rehearsal, each, message(each, ranges(each.ranks)), label, expected, fix, severity)
+            yield _finding(rehearsal, each, message(each, ranges(each.ranks)), label, expected, severity)
 
 
 def _finding(
@@ -34,7 +33,6 @@ def _finding(
     message: str,
     label: str,
     expected: str,
-    fix: str,
     severity: Severity | None,
 ) -> Finding:
     values = ", ".join(f"{name} {value}" for name, value in each.values.items())
@@ -46,7 +44,6 @@ def _finding(
     return Finding(
         message,
         evidence=tuple(evidence),
-        fix=fix,
         where=Where(
             rank=each.ranks[0] if len(each.ranks) == 1 else None,
             file=file_of(rehearsal, each.place),

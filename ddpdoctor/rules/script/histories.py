@@ -18,7 +18,7 @@ from ddpdoctor.scripts.histories.mistakes import mistakes_of
 from ddpdoctor.scripts.histories.record import Mistake, MistakeKind
 from ddpdoctor.scripts.syntax.module import Module, modules
 
-__all__ = ["history_findings", "with_histories"]
+__all__ = ["has_mistake", "history_findings", "with_histories"]
 
 Check = Callable[..., Iterable[Finding] | None]
 
@@ -334,6 +334,132 @@ _WORDS = {
         "Partial() and redistribute, or an all_reduce before",
         "nothing makes the values equal",
     ),
+    MistakeKind.PART_OVER_WHOLE: Words(
+        "a count of one rank is divided by the size of the whole data set",
+        "the count of all ranks: all_reduce it first",
+        "too small by the world size",
+    ),
+    MistakeKind.COUNTED_BY_EVERY_RANK: Words(
+        "every rank counts the whole data set, and the sum over ranks is divided by its size",
+        "a DistributedSampler for the loader, or no all_reduce",
+        "too large by the world size",
+    ),
+    MistakeKind.SUM_AS_MEAN: Words(
+        "all_reduce adds the means of all ranks, and the result is shown without a division",
+        "ReduceOp.AVG, or a division by the world size",
+        "too large by the world size",
+    ),
+    MistakeKind.BEST_OF_ONE_RANK: Words(
+        "`{code}` selects the best model by the metric of one rank's part of the data",
+        "a metric that is reduced over all ranks",
+        "computed from this rank's samples only",
+    ),
+    MistakeKind.STATE_LOADED_ON_ONE_RANK: Words(
+        "only one rank loads this state, and DDP does not broadcast it",
+        "load_state_dict on all ranks",
+        "the other ranks keep their state",
+    ),
+    MistakeKind.STEPPED_ON_ONE_RANK: Words(
+        "only one rank takes this step, although all ranks train the model",
+        "step() on all ranks",
+        "the other ranks keep the old values",
+    ),
+    MistakeKind.CLIPPED_SCALED: Words(
+        "gradients are clipped while they are multiplied by the loss scale",
+        "scaler.unscale_(optimizer) before clipping",
+        "the norm is that of scaled gradients",
+    ),
+    MistakeKind.STEPPED_SCALED: Words(
+        "optimizer.step() applies gradients that are multiplied by the loss scale",
+        "scaler.step(optimizer)",
+        "the step is too long by the scale",
+    ),
+    MistakeKind.REDUCED_AGAIN: Words(
+        "gradients that were reduced in an earlier micro batch are reduced again",
+        "one all_reduce after the last micro batch",
+        "earlier micro batches are multiplied by the world size",
+    ),
+    MistakeKind.GRADIENT_BYPASSES_DDP: Words(
+        "torch.autograd.grad does not run the hooks of DDP, and its gradients are applied",
+        "backward(), or an all_reduce of the gradients",
+        "these gradients are never averaged",
+    ),
+    MistakeKind.FORWARD_OUTSIDE_NO_SYNC: Words(
+        "this backward pass runs under no_sync, and its forward pass does not",
+        "forward and backward inside no_sync()",
+        "DDP decides in the forward pass",
+    ),
+    MistakeKind.GROUP_RANK_AS_GLOBAL: Words(
+        "the rank within the group is passed as a rank of the job",
+        "dist.get_global_rank(group, r), or group_src= and group_dst=",
+        "src, dst and peer are global ranks",
+    ),
+    MistakeKind.GLOBAL_RANK_AS_GROUP: Words(
+        "a rank of the job is passed as a rank within the group",
+        "dist.get_group_rank(group, r)",
+        "group_src, group_dst and group_peer count within the group",
+    ),
+    MistakeKind.NEVER_INITIALIZED: Words(
+        "to_empty() leaves the weights uninitialized, and the model is used",
+        "an initialization or a checkpoint after to_empty()",
+        "nothing writes the weights",
+    ),
+    MistakeKind.FROZEN_WRAPPED: Words(
+        "DDP gets a model without a parameter that requires a gradient",
+        "the frozen model without DDP",
+        "DDP refuses it",
+    ),
+    MistakeKind.FROZEN_IN_FLAT_PARAMETER: Words(
+        "FSDP gets frozen and trainable parameters in one unit",
+        "use_orig_params=True, or a wrapper for the frozen part",
+        "one flat parameter needs one requires_grad",
+        is_likely=True,
+    ),
+    MistakeKind.COLLECTIVE_IN_JOIN: Words(
+        "this collective runs inside the join context, which answers only those of DDP",
+        "the call after the context",
+        "ranks without inputs do not make it",
+    ),
+    MistakeKind.RANDOM_STATE_COPIED: Words(
+        "all ranks restore the random state of one rank, although each had its own seed",
+        "one saved state per rank",
+        "all ranks draw the same numbers from here",
+    ),
+    MistakeKind.WORKERS_SEEDED_ALIKE: Words(
+        "the workers of all ranks get the same seeds: the seed contains no rank",
+        "a seed with the rank, or torch.initial_seed()",
+        "worker k draws the same numbers on every rank",
+    ),
+    MistakeKind.SAMPLER_DRAWS_ALIKE: Words(
+        "this sampler does not know the ranks, and draws the same samples on all of them",
+        "a generator that is seeded with the rank, or a DistributedSampler",
+        "every rank trains on the same samples",
+    ),
+    MistakeKind.SPLIT_TWICE: Words(
+        "DistributedSampler divides a data set that is already the part of this rank",
+        "one division: the whole data set for the sampler",
+        "most samples are never read",
+    ),
+    MistakeKind.EPOCH_SET_TOO_LATE: Words(
+        "set_epoch comes after the iterator of this epoch is created (line {line})",
+        "set_epoch first",
+        "the iterator has the order of the epoch before",
+    ),
+    MistakeKind.ONE_GPU_VISIBLE: Words(
+        "CUDA_VISIBLE_DEVICES leaves one GPU, which is then selected by the local rank (line {line})",
+        "no change of CUDA_VISIBLE_DEVICES",
+        "the only visible GPU is cuda:0",
+    ),
+    MistakeKind.PORT_OF_PROCESS: Words(
+        "every process chooses its own MASTER_PORT",
+        "one port, chosen before the processes start",
+        "the ranks never find each other",
+    ),
+    MistakeKind.NAMES_OF_WRAPPER: Words(
+        "parameter names do not fit: those of the DDP wrapper have the prefix `module.`",
+        "names of model.module on both sides",
+        "keys are missing or unexpected",
+    ),
 }
 
 
@@ -345,6 +471,11 @@ def history_findings(script: Script, *kinds: MistakeKind) -> Iterator[Finding]:
         for mistake in mistakes_of(module):
             if mistake.kind in kinds:
                 yield _finding(mistake)
+
+
+def has_mistake(module: Module, kind: MistakeKind) -> bool:
+    """Whether the program of this file makes a mistake of a kind."""
+    return any(m.kind is kind for m in mistakes_of(module))
 
 
 def _finding(mistake: Mistake) -> Finding:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
     from ddpdoctor.facts.rehearsal import Rehearsal
 
-_FREE_PORT = re.compile(r"(?i)(free|find|open|unused|available|random|pick).*port")
+_FREE_PORT = re.compile(r"(?i)free|find|open|unused|available|random|pick")
 _OWN = ((None, "rank"), (None, "store"))
 
 
@@ -179,7 +179,9 @@ def _is_drawn(setting: Setting) -> bool:
     calls = [n for n in ast.walk(setting.given) if isinstance(n, ast.Call)]
     names = [module.names.of(c.func) or "" for c in calls]
     lasts = [getattr(c.func, "attr", getattr(c.func, "id", "")) for c in calls]
-    return any(n.startswith("random.") for n in names) or any(_FREE_PORT.search(n) for n in lasts)
+    return any(n.startswith("random.") for n in names) or any(
+        (found := _FREE_PORT.search(n)) and "port" in n[found.end() :].lower() for n in lasts
+    )
 
 
 def _default(setting: Setting) -> tuple[Edit, ...]:

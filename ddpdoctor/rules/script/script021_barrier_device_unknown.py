@@ -24,7 +24,7 @@ from ddpdoctor.scripts.syntax.module import Module, modules
     signatures=(r"used by this process (are|is) currently unknown", r"Guessing device ID based on global rank"),
 )
 def barrier_device_unknown(script: Script) -> Iterator[Finding]:
-    """A barrier runs before NCCL knows the device of the rank.
+    """A barrier or object collective runs before NCCL knows the device of the rank.
 
     ## Why it matters
     NCCL guesses the GPU from the rank: `devices used by this process are currently unknown. This can potentially
@@ -49,6 +49,7 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
             continue
         if not module.is_program:
             continue  # the program that imports it may select the device
+        yield from _objects_on_first_gpu(module)
         is_late = selects(module)
         for call in module.calls("dist.barrier"):
             is_first = _comes_first(module, call) if is_late else True
@@ -69,6 +70,33 @@ def barrier_device_unknown(script: Script) -> Iterator[Finding]:
                     ),
                 )
                 break
+
+
+_OBJECTS = ("dist.all_gather_object", "dist.gather_object", "dist.broadcast_object_list", "dist.scatter_object_list")
+_CURRENT = ("set_device", "device_id=", "CUDA_VISIBLE_DEVICES", "cuda.device(", "import ray", "gpu_id", "init_dist")
+
+
+def _objects_on_first_gpu(module: Module) -> Iterator[Finding]:
+    """Object collectives copy their bytes to the current GPU, which is cuda:0 on every rank that selects none."""
+    if any(word in module.text for word in _CURRENT) or _imports_project(module):
+        return
+    for call in module.calls(*_OBJECTS):
+        if argument(call, None, "device") is None and argument(call, None, "group") is None and len(call.args) < 3:
+            yield point(
+                module,
+                call,
+                "an object collective with NCCL, and no rank selects its GPU",
+                "torch.cuda.set_device(local_rank) first",
+                label="the bytes go to cuda:0 on every rank",
+                fix="Call `torch.cuda.set_device(local_rank)` before init_process_group.",
+            )
+            return
+
+
+def _imports_project(module: Module) -> bool:
+    """Whether a file of the project is imported, which may select the device."""
+    targets = {b.target for s in module.index.scopes.values() for bound in s.names.values() for b in bound if b.target}
+    return any(module.beside(t) is not None or module.beside(t.rpartition(".")[0] or t) is not None for t in targets)
 
 
 def _comes_first(module: Module, barrier: ast.Call) -> bool:

@@ -52,7 +52,7 @@ def is_evaluation(module: Module, call: ast.Call) -> bool:
 
 
 @cause("SCRIPT044", "distributed-sampler-missing", Severity.ERROR)
-@with_histories(MistakeKind.SAMPLER_UNUSED)
+@with_histories(MistakeKind.SAMPLER_UNUSED, MistakeKind.SAMPLER_DRAWS_ALIKE)
 def distributed_sampler_missing(script: Script) -> Iterator[Finding]:
     """Every rank reads all the data.
 

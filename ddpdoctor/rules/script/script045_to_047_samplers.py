@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import before, code, point, safe, without_argument
 from ddpdoctor.rules.script.script044_048_data_loading import epochs, is_evaluation
 from ddpdoctor.rules.script.script_questions import argument, each_rank, has_more, last_value, spread, value
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.frames import CallResult
 from ddpdoctor.scripts.syntax.index import Bound
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 @cause("SCRIPT045", "sampler-epoch-not-set", Severity.WARNING)
+@with_histories(MistakeKind.EPOCH_SET_TOO_LATE)
 def sampler_epoch_not_set(script: Script) -> Iterator[Finding]:
     """The sampler uses the same order in every epoch.
 

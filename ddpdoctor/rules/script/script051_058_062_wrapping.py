@@ -11,6 +11,7 @@ from ddpdoctor.facts.launch.record import Launch
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import has_mistake
 from ddpdoctor.rules.script.pointing import code, imported, point, replace, without_argument
 from ddpdoctor.rules.script.script_questions import (
     LOCAL_RANKS,
@@ -22,6 +23,7 @@ from ddpdoctor.rules.script.script_questions import (
     start_of,
     value,
 )
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import TorchDevice
 from ddpdoctor.scripts.interpreter.assumptions import RANK_NAMES
 from ddpdoctor.scripts.syntax.index import Bound
@@ -264,6 +266,8 @@ def checkpoint_has_module_prefix(script: Script) -> Iterator[Finding]:
         wrapped = _certainly_wrapped(module)
         if not wrapped or '"module."' in module.text or "'module." in module.text or "hasattr" in module.text:
             continue
+        if has_mistake(module, MistakeKind.NAMES_OF_WRAPPER):
+            continue  # SCRIPT693 names the place that fails
         for call in module.calls("torch.save"):
             for state in _states(module, call):
                 func = state.func

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ddpdoctor.facts.script import Script
 from ddpdoctor.findings import Edit, Finding, Severity
 from ddpdoctor.rules import cause
+from ddpdoctor.rules.script.histories import with_histories
 from ddpdoctor.rules.script.pointing import code, point, replace
 from ddpdoctor.rules.script.script_questions import argument, each_rank, is_test
 from ddpdoctor.rules.script.variables import sets
+from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.interpreter.abstract_values import Unknown
 from ddpdoctor.scripts.simulation.entry_points import rank_contexts
 from ddpdoctor.scripts.syntax.module import Module, modules
@@ -24,6 +26,7 @@ _DRAWS = ("random.randint", "random.randrange", "random.choice", "numpy.random.r
 
 
 @cause("SCRIPT597", "rendezvous-differs-by-rank", Severity.ERROR)
+@with_histories(MistakeKind.PORT_OF_PROCESS)
 def rendezvous_differs_by_rank(script: Script) -> Iterator[Finding]:
     """The ranks join at different addresses, or their ranks are not 0 to world_size - 1.
 

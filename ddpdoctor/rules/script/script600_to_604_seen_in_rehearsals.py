@@ -57,6 +57,36 @@ def drawn_alike(rehearsal: Rehearsal) -> Iterator[Finding]:
     )
 
 
+@same_random_numbers_on_all_ranks.look
+def merged(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Random streams that were different, and are made the same."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.STREAMS_MERGED,
+        lambda o, who: f"after this line all ranks draw the same random numbers (seen after step {o.values['step']})",
+        label="one state for all ranks",
+        expected="a state or seed for each rank, as before",
+    )
+
+
+@same_random_numbers_on_all_ranks.look
+def drawn_alike_by_workers(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """The same draws in the workers of all ranks."""
+    from ddpdoctor.facts.rehearsal import ObservationKind
+    from ddpdoctor.rules.rehearsal.observation_findings import observation_findings
+
+    yield from observation_findings(
+        rehearsal,
+        ObservationKind.SAME_WORKER_DRAWS,
+        lambda o, who: f"the data workers of all ranks have the same seed of `{o.values['what']}`",
+        label="the seed does not contain the rank",
+        expected="a seed that contains the rank and the number of the worker",
+    )
+
+
 @cause("SCRIPT601", "schedule-longer-than-training", Severity.WARNING)
 def schedule_longer_than_training(script: Script) -> Iterator[Finding]:
     """A learning rate schedule counts all steps, but each rank makes only its share.

@@ -15,7 +15,9 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from ddpdoctor.scripts.histories import quantities
 from ddpdoctor.scripts.histories.executor import Executor
+from ddpdoctor.scripts.histories.rank_numbers import check_peers
 from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.histories.values import SAME, UNKNOWN, DiffersBy, Power, Traced, TracedKind
 
@@ -32,6 +34,7 @@ _GROUPS = {"dist.all_reduce": 2, "dist.broadcast": 2, "dist.all_gather": 2, "dis
 
 def collective(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:
     """One call of torch.distributed; None for anything else."""
+    check_peers(ex, node, name, args, kw)
     if name == "dist.new_group":
         ex.communicate("new_group", node)
         return ex.new(Traced(TracedKind.GROUP, certain=True, fields={"ranks": args[0]} if args else {}), node)
@@ -52,6 +55,8 @@ def collective(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: 
     ex.communicate(name, node, group)
     if group is None:
         ex.barrier()
+        if "join" in ex.contexts and "throws" not in ex.contexts and ex.depth:
+            ex.mistake(MistakeKind.COLLECTIVE_IN_JOIN, node)
     _root(ex, node, name, args, kw)
     _outsiders(ex, node, name, args, kw)
     _lists(ex, node, name, args, kw, group)
@@ -62,7 +67,8 @@ def collective(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: 
         source = args[1] if len(args) > 1 else kw.get("tensor", kw.get("input_tensor", UNKNOWN))
         _gathered(ex, node, first, source, group)
     elif name in _LISTS:
-        ex.change(first, origins=frozenset(), certain=False, items=None)
+        agreed = {"agreed"} if group is None else set()
+        ex.change(first, origins=frozenset(), certain=False, items=None, marks=ex.now(first).marks | agreed)
     elif name == "dist.all_to_all_single":
         splits = kw.get("output_split_sizes") or (args[2] if len(args) > 2 else None)
         sent = kw.get("input_split_sizes") or (args[3] if len(args) > 3 else None)
@@ -152,13 +158,16 @@ def _changed(
     sums = name == "dist.all_reduce" and word == "SUM"
     if present.kind is TracedKind.GRADIENT:
         ex.gradient_reduced(present, node, whole=group is None)
+        present = ex.now(tensor)
     if sums and present.has("reduced-and-added") and group is None and "reduced" in present.marks:
         ex.mistake(MistakeKind.TOTAL_REDUCED_AGAIN, node)
-    marks = present.marks - {"averaged", "summed", "uneven"} | {"reduced", "agreed"}
+    marks = present.marks - {"averaged", "summed", "uneven", "autograd-gradient"} | {"reduced", "agreed"}
     if group is None and name == "dist.all_reduce":
         marks |= {"averaged"} if word == "AVG" else {"summed"} if sums else set()
     if present.trains and "no_grad" not in ex.contexts and name == "dist.all_reduce":
         marks |= {"reduced-loss"}
+    if group is None and name == "dist.all_reduce":
+        marks = quantities.reduced(ex, present, marks, node, sums=sums)
     power = present.power
     if sums:
         power = Power(power.world + 1, power.local) if power is not None and group is None else None

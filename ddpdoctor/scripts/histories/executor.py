@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ddpdoctor.scripts.histories import quantities
 from ddpdoctor.scripts.histories.record import Communication, Frame, Mistake, MistakeKind, Obligation, State
 from ddpdoctor.scripts.histories.values import (
     NOTHING,
@@ -63,6 +64,14 @@ class Executor:
         self.bypassed: list[tuple[int, Module, ast.AST, TracedKind]] = []
         self.gathers: list[tuple[Module, ast.AST]] = []
         self.is_one_node = False
+        self.noted: dict[str, tuple[Module, ast.AST]] = {}
+        self.turns: list[int] = []
+        self.opened: dict[int, tuple[tuple[int, ...], Module, ast.AST]] = {}
+        self.late: dict[int, tuple[tuple[int, ...], Module, ast.AST, ast.AST]] = {}
+        self.variables: dict[str, tuple[Traced, Module, ast.AST]] = {}
+        self.contents: dict[object, tuple[dict[str, bool], Module, ast.AST]] = {}
+        self.updates: dict[int, bool] = {}
+        self.is_child = False
         self._own_batches: list[bool] = []
         self._loader_depth: list[bool] = []
         self._library = library
@@ -151,6 +160,10 @@ class Executor:
         """A node if it belongs to the running file, otherwise the other one."""
         return node if node is not None and node in self.module.index.parents else otherwise
 
+    def module_of(self, value: Traced) -> Module:
+        """The file in which a value was made."""
+        return self._made_in.get(value.ref, self.module)
+
     def in_training_loop(self) -> bool:
         """Whether this runs for each batch of the rank's own data."""
         return any(self._own_batches)
@@ -220,6 +233,9 @@ class Executor:
             self.mistake_in(MistakeKind.UNLIKE_START, self._made_in.get(value.ref, self.module), value.made)
         if gradient.has("unscaled") and gradient.made is not None:
             self.mistake(MistakeKind.UNSCALED_TOO_EARLY, gradient.made, node)
+        if gradient.has("reduced-and-accumulated") and whole:
+            self.mistake(MistakeKind.REDUCED_AGAIN, node)
+        self.change(gradient, marks=gradient.marks | ({"hand-reduced"} if whole else set()))
 
     def stream(self, dataset: Traced, node: ast.AST, workers: Traced | None) -> None:
         """A loader reads a stream: see whether its records are divided among ranks and workers."""
@@ -419,10 +435,14 @@ class Executor:
     def _augmented(self, node: ast.AugAssign) -> None:
         before, operand = self.eval(node.target), self.eval(node.value)
         value = self.binary(node.op, before, operand, node)
+        if isinstance(node.op, ast.Add):
+            value = quantities.added(self, value, operand)
         place = before
         if isinstance(node.target, ast.Subscript):
             place = self.eval(node.target.value)
             changed = self.binary(node.op, replace(self.now(place), items=None), operand, node)
+            if isinstance(node.op, ast.Add):
+                changed = quantities.added(self, changed, operand)
             if place.ref and place.kind in (TracedKind.TENSOR, TracedKind.GRADIENT):
                 self.change(
                     place,
@@ -485,6 +505,8 @@ class Executor:
     def set_item(self, owner: Traced, key: Traced, value: Traced, node: ast.AST) -> None:
         """Assign an element."""
         present = self.now(owner)
+        if owner.symbol == ("external", "os.environ") and isinstance(key.constant, str):
+            self._methods(self, _SETTER, owner, "=environ", [key, value, Traced(made=node)], {})
         if not owner.ref:
             return
         if present.kind is TracedKind.DICT:
@@ -492,6 +514,8 @@ class Executor:
             own = next((c.value for c in self.state.conditions if c.value.is_own), None)
             marks = present.marks | ({"own-keys"} if own is not None else set())
             fields = {**present.fields, "item": entry, f"[{key.constant}]": value}
+            if "(key)" not in fields and key.marks & _NAMES:
+                fields["(key)"] = key
             self.change(owner, fields=fields, marks=marks)
         elif present.kind is TracedKind.LIST:
             own_slot = bool({DiffersBy.RANK} & key.origins)
@@ -658,6 +682,7 @@ class Executor:
         rounds = [self.now(v) for v in items] if items is not None else [None, None]
         left = None
         begin = len(self.log)
+        self._methods(self, _SETTER, values, "=iterated", [Traced(made=node.iter)], {})
         for known in rounds:
             item = known if known is not None else self.item_of(values)
             self.store(node.target, item, node)
@@ -670,6 +695,7 @@ class Executor:
                 break
         if self.log[begin:]:
             self._uneven(values, node.iter, self.log[begin:])
+            self._methods(self, _SETTER, values, "=trained", [Traced(made=node.iter)], {})
         self.block(node.orelse)
         return left if left in ("return", "raise") else None
 
@@ -693,7 +719,10 @@ class Executor:
         depth = len(self.state.conditions)
         begin = len(self.log)
         self._loops.append((self.frame.number, []))
+        self._last += 1
+        self.turns.append(self._last)
         left = self.block(body)
+        self.turns.pop()
         for how, value, test, module, at in self._loops.pop()[1]:
             after = self.log[at:] if how == "continue" else self.log[begin:]
             others = [c for c in self.state.conditions[:depth] if c.value.origins]
@@ -728,7 +757,7 @@ class Executor:
         entered: list[str] = []
         for item in node.items:
             value = self.now(self.eval(item.context_expr))
-            words = [m for m in value.marks if m in ("no_grad", "no_sync", "join", "maybe_no_sync", "grad")]
+            words = [m for m in value.marks if m in _CONTEXTS]
             entered += words
             if item.optional_vars is not None:
                 self.store(item.optional_vars, value, node)
@@ -894,7 +923,8 @@ class Executor:
         for argument in node.args:
             value = self.eval(argument.value if isinstance(argument, ast.Starred) else argument)
             if isinstance(argument, ast.Starred):
-                args += list(value.items) if value.items is not None else [UNKNOWN]
+                parts = self.item_of(value) if "item" in value.fields else UNKNOWN
+                args += list(value.items) if value.items is not None else [parts]
             else:
                 args.append(value)
         kw = {k.arg: self.eval(k.value) for k in node.keywords if k.arg is not None}
@@ -950,6 +980,7 @@ class Executor:
                 TracedKind.OPTIMIZER,
             ) and (present.ref or present.of):
                 self.state.obligations.pop(present.of or present.ref, None)
+                self._methods(self, _SETTER, present, "=given", [], {})
             if present.kind is TracedKind.HANDLE and present.ref:
                 self.change(present, marks=present.marks - {"unwaited"})
 
@@ -992,6 +1023,9 @@ class Executor:
             result = result.marked(*(left.marks & {"mask"}))
         if isinstance(op, ast.FloorDiv | ast.Div | ast.Mod) and {"world", "local world", "multiple"} & right.marks:
             result = result.without("dataset-length")
+        if result.has("group-rank") and not _counts_within(op, left, right):
+            result = result.without("group-rank")
+        result = quantities.combined(self, op, left, right, result, node)
         return self.new(result, node) if kind is TracedKind.TENSOR else result
 
     def _divided(self, left: Traced, right: Traced, node: ast.AST) -> None:
@@ -1042,6 +1076,7 @@ class Executor:
         if len(values) != 2:
             return result
         one, other = values
+        quantities.compared(self, node, values)
         if any(v.has("hashed") for v in values) and any(v.constant == "rank" for v in values):
             self.mistake(MistakeKind.HASH_OF_TEXT, node)
         op = node.ops[0]
@@ -1175,8 +1210,10 @@ class Executor:
             marks |= source.marks & {"uneven", "own-keys"}
             self.store(generator.target, self.item_of(source), node)
         item = self.eval(node.value)
+        key = self.eval(node.key)
         self.state.names[self.frame.number] = outer
-        return self.new(Traced(TracedKind.DICT, item.origins, item.certain, fields={"item": item}, marks=marks), node)
+        fields = {"item": item, "(key)": key}
+        return self.new(Traced(TracedKind.DICT, item.origins, item.certain, fields=fields, marks=marks), node)
 
     def _subscript(self, node: ast.Subscript) -> Traced:
         owner = self.eval(node.value)
@@ -1207,6 +1244,9 @@ class Executor:
                 else result
             )
         index = self.eval(node.slice)
+        keys = owner.fields.get("(key)") if owner.kind is TracedKind.DICT else None
+        if keys is not None and keys.marks & _NAMES and index.marks & _NAMES and not keys.marks & index.marks & _NAMES:
+            self.mistake(MistakeKind.NAMES_OF_WRAPPER, node)
         known = self._methods(self, _SETTER, owner, "[]", [index, Traced(TracedKind.CONSTANT, made=node)], {})
         if known is not None:
             return known
@@ -1220,6 +1260,8 @@ class Executor:
         if named is not None:
             return named
         item = self.item_of(owner)
+        if item.kind is TracedKind.GROUP and index.certain and DiffersBy.RANK in index.origins:
+            return replace(item, origins=frozenset((DiffersBy.RANK,)), certain=True, ref=0)
         if owner.kind in (TracedKind.TENSOR, TracedKind.LIST, TracedKind.DATASET):
             taken = derived(item.kind, item, index)
             origins = (
@@ -1243,6 +1285,9 @@ class Executor:
     def _joined_text(self, node: ast.JoinedStr) -> Traced:
         values = [self.eval(v.value if isinstance(v, ast.FormattedValue) else v) for v in node.values]
         symbols = tuple(v.symbol for v in values)
+        if not any(DiffersBy.RANK in v.origins and v.constant == "rank" for v in values):
+            for value in values:
+                quantities.shown(self, value)
         return derived(
             TracedKind.TEXT, *values, symbol=("text", *symbols) if all(s is not None for s in symbols) else None
         )
@@ -1262,6 +1307,14 @@ class Executor:
     def _yield_from(self, node: ast.YieldFrom) -> Traced:
         self.frame.yielded.append(self.item_of(self.eval(node.value)))
         return UNKNOWN
+
+
+def _counts_within(op: ast.operator, left: Traced, right: Traced) -> bool:
+    """Whether a rank of a group stays one: `1 - r`, `r + 1`, `(r + 1) % size`."""
+    other = right if left.has("group-rank") else left
+    return isinstance(op, ast.Mod) or (
+        isinstance(op, ast.Add | ast.Sub) and (other.kind is TracedKind.CONSTANT or other.has("group-size"))
+    )
 
 
 def is_no_grad(decorator: ast.expr) -> bool:
@@ -1296,6 +1349,8 @@ def _accumulated(op: ast.operator, left: Traced, right: Traced) -> frozenset[str
     return frozenset(("reduced-and-added",)) if is_sum and not right.has("reduced") else frozenset()
 
 
+_NAMES = frozenset(("name-of-wrapper", "name-of-module"))
+_CONTEXTS = ("no_grad", "no_sync", "join", "throws", "maybe_no_sync", "grad", "meta")
 _GLOBAL_RANK = re.compile(r"""get_rank\(|get_world_size\(|["'](?:RANK|WORLD_SIZE|SLURM_PROCID)["']""")
 _SETTER = ast.Call(func=ast.Name(id="", ctx=ast.Load()), args=[], keywords=[])
 _IDENTITIES = {"rank": DiffersBy.RANK, "local rank": DiffersBy.LOCAL_RANK}

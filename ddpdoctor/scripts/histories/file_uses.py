@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 
 from ddpdoctor.scripts.histories.executor import Executor
+from ddpdoctor.scripts.histories.process_state import file_exists, loaded, saved
 from ddpdoctor.scripts.histories.record import FileUse, MistakeKind, Use
 from ddpdoctor.scripts.histories.values import NOTHING, OWN, UNKNOWN, DiffersBy, Traced, TracedKind, derived
 
@@ -34,14 +35,19 @@ def file_function(ex: Executor, node: ast.Call, name: str, args: list[Traced], k
         return Traced(TracedKind.TEXT, certain=True, symbol=("call", name))
     if name in ("tempfile.mkdtemp", "tempfile.mkstemp"):
         return Traced(TracedKind.TEXT, frozenset((DiffersBy.RANDOM,)), True)
+    if name in ("os.path.exists", "os.path.isfile", "os.path.isdir", "os.path.getsize", "os.listdir") and args:
+        return file_exists(args[0])
     if name.startswith("os.path."):
         return UNKNOWN
     if name == "torch.save":
-        use_of(ex, Use.WRITE, kw.get("f") or (args[1] if len(args) > 1 else UNKNOWN), node)
+        path = kw.get("f") or (args[1] if len(args) > 1 else UNKNOWN)
+        use_of(ex, Use.WRITE, path, node)
+        saved(ex, path, args[0] if args else UNKNOWN, node)
         return NOTHING
     if name == "torch.load":
-        use_of(ex, Use.READ, kw.get("f") or (args[0] if args else UNKNOWN), node)
-        return Traced(TracedKind.UNKNOWN, certain=False)
+        path = kw.get("f") or (args[0] if args else UNKNOWN)
+        use_of(ex, Use.READ, path, node)
+        return loaded(ex, path)
     if name == "open" and args:
         mode = args[1].constant if len(args) > 1 else kw["mode"].constant if "mode" in kw else "r"
         if isinstance(mode, str):

@@ -5,10 +5,24 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from ddpdoctor.scripts.histories import quantities
 from ddpdoctor.scripts.histories.collectives import collective
 from ddpdoctor.scripts.histories.executor import Executor
 from ddpdoctor.scripts.histories.file_uses import file_function
-from ddpdoctor.scripts.histories.module_uses import parameters_of, wrapped
+from ddpdoctor.scripts.histories.module_uses import autograd_gradient, initialized, parameters_of, wrapped
+from ddpdoctor.scripts.histories.process_state import (
+    RANDOM_SAMPLERS,
+    RANDOM_STATES,
+    batches_differ,
+    device_chosen,
+    opened,
+    random_sampler,
+    random_state_set,
+    seed_workers,
+    socket_value,
+    worker_seeded,
+)
+from ddpdoctor.scripts.histories.rank_numbers import number_of_rank
 from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.histories.values import NOTHING, SAME, UNKNOWN, DiffersBy, Power, Traced, TracedKind, derived
 
@@ -80,6 +94,11 @@ _ENVIRONMENT = {
 }
 
 
+_ENVIRONMENT |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE"), _ENVIRONMENT["WORLD_SIZE"])
+_ENVIRONMENT |= {"OMPI_COMM_WORLD_SIZE": _ENVIRONMENT["WORLD_SIZE"], "OMPI_COMM_WORLD_RANK": _ENVIRONMENT["RANK"]}
+_ENVIRONMENT |= {"OMPI_COMM_WORLD_LOCAL_RANK": _ENVIRONMENT["LOCAL_RANK"], "PMI_RANK": _ENVIRONMENT["RANK"]}
+
+
 def call_library(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:
     """The result of a function that the project does not define; None if it is unknown what it does."""
     for value in (*args, *kw.values()):
@@ -112,8 +131,9 @@ def pure(ex: Executor, node: ast.AST, kind: TracedKind, values: list[Traced], sy
 
 
 def _identity(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:
-    if name in ("dist.get_rank", "dist.get_world_size") and (args or kw):
-        return UNKNOWN
+    known = number_of_rank(ex, name, args, kw)
+    if known is not None:
+        return known
     if name == "dist.init_process_group":
         given = kw.get("rank")
         size = kw.get("world_size")
@@ -195,6 +215,8 @@ def _python(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         return Traced(TracedKind.SET, frozenset((DiffersBy.SET_ORDER,)) if texts else frozenset(), texts, made=node)
     if name == "next" and args:
         return ex.item_of(args[0])
+    if name == "iter" and args:
+        opened(ex, node, args[0])
     if name in _SAME_LENGTH and args:
         return (
             ex.now(args[0])
@@ -221,7 +243,11 @@ def _python(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         marks = (
             args[0].marks
             if name == "int"
-            else args[0].marks & {"agreed", "uneven", "end", "ragged", "multiple", "world", "local world"}
+            else args[0].marks
+            & (
+                {"agreed", "uneven", "end", "ragged", "multiple", "world", "local world", "summed", "group-rank"}
+                | quantities.QUANTITIES
+            )
         )
         kept = args[0].kind is TracedKind.NUMBER or (
             args[0].kind is TracedKind.CONSTANT and name != "bool" and not isinstance(args[0].constant, str)
@@ -241,7 +267,9 @@ def _python(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         )
     if name in _NUMBERS:
         return pure(ex, node, TracedKind.NUMBER, [*args, *kw.values()])
-    if name in ("print", "super", "logging.info", "warnings.warn"):
+    if name in ("print", "super", "warnings.warn") or name.startswith("logging."):
+        for value in (*args, *kw.values()) if not any(a.constant == "rank" for a in args) else ():
+            quantities.shown(ex, value)
         return UNKNOWN
     if name.startswith(("argparse.", "logging.", "contextlib.nullcontext", "gc.", "math.")):
         return (
@@ -257,6 +285,9 @@ def _python(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
         return replace(args[0], ref=0)
     if name in _CLOCKS:
         return Traced(TracedKind.NUMBER, frozenset((DiffersBy.CLOCK,)), True, made=node)
+    made = socket_value(ex, node, name, args)
+    if made is not None:
+        return made
     if name in _UNIQUE:
         return Traced(TracedKind.TEXT, frozenset((DiffersBy.RANDOM,)), True, made=node)
     return None
@@ -276,8 +307,9 @@ def _length(value: Traced) -> Traced:
         | (value.marks & {"ragged"})
         | ({"end"} if value.kind is TracedKind.LOADER else set())
     )
-    if value.kind is TracedKind.DATASET and not value.has("own-slice"):
+    if (value.kind is TracedKind.DATASET or value.has("whole-dataset")) and not value.has("own-slice"):
         marks.add("dataset-length")
+    marks |= value.marks & {"of-part", "of-whole"}
     origins = frozenset((DiffersBy.DATA,)) if own else frozenset[DiffersBy]()
     symbol = ("len", value.symbol) if value.symbol is not None else ("len", value.ref) if value.ref else None
     known = own or value.kind in (TracedKind.LOADER, TracedKind.DATASET) or not value.has("own-slice")
@@ -326,6 +358,7 @@ def _random(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dic
             else frozenset[DiffersBy]()
         )
         generators[_SEEDS[name]] = own
+        worker_seeded(ex, node, seed)
         if name == "torch.manual_seed":
             generators["seeded alike"] = frozenset() if own or not seed.certain else frozenset((DiffersBy.RANDOM,))
         return ex.new(Traced(TracedKind.GENERATOR, own, True), node)
@@ -378,6 +411,8 @@ def drawn_alike(ex: Executor, node: ast.Call, args: list[Traced]) -> None:
 def _data(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:
     if name == "DistributedSampler":
         return _sampler(ex, node, args, kw)
+    if name in RANDOM_SAMPLERS:
+        return random_sampler(ex, node, args, kw)
     if name == "DataLoader":
         return _loader(ex, node, args, kw)
     if name.startswith("torch.utils.data.") and name.endswith(("TensorDataset", "Subset", "ConcatDataset")):
@@ -406,10 +441,13 @@ def _sampler(ex: Executor, node: ast.Call, args: list[Traced], kw: dict[str, Tra
         ex.mistake(MistakeKind.SAMPLER_OF_TENSOR_PEERS, node, ex.tensor_mesh)
     seed = kw.get("seed")
     if seed is not None and seed.certain and seed.origins & {DiffersBy.RANK, DiffersBy.RANDOM, DiffersBy.CLOCK}:
-        ex.mistake(MistakeKind.SAMPLER_SEED_DIFFERS, node)
+        given = next((k.value for k in node.keywords if k.arg == "seed"), node)
+        ex.mistake(MistakeKind.SAMPLER_SEED_DIFFERS, given)
     shuffle = kw.get("shuffle")
     in_order = shuffle is not None and shuffle.constant is False
     dataset = args[0] if args else kw.get("dataset", UNKNOWN)
+    if is_global and ex.now(dataset).has("own-slice") and ex.now(dataset).certain:
+        ex.mistake(MistakeKind.SPLIT_TWICE, node)
     marks = frozenset(("in order",)) if in_order else frozenset[str]()
     sampler = ex.new(Traced(TracedKind.SAMPLER, certain=True, fields={"dataset": dataset}, marks=marks), node)
     ex.samplers.append((sampler.ref, ex.module, node))
@@ -423,11 +461,18 @@ def _loader(ex: Executor, node: ast.Call, args: list[Traced], kw: dict[str, Trac
     own = is_split or dataset.has("own-slice") or bool(dataset.origins & {DiffersBy.DATA, DiffersBy.RANK})
     marks = {m for m in ("uneven",) if dataset.has(m)} | {"of-loader"} | ({"own-data"} if own else set())
     fields = {"dataset": dataset} | ({"sampler": sampler} if sampler is not None else {})
-    batch = Traced(TracedKind.TENSOR, frozenset((DiffersBy.DATA,)) if own else frozenset(), own)
+    if sampler is not None and batches_differ(ex, sampler):
+        marks |= {"uneven", "own-data"}
+        own = True
+    is_whole = sampler is None and not own and dataset.kind is TracedKind.DATASET and dataset.certain
+    quantity = quantities.batch_marks(is_split=own, is_whole=is_whole)
+    batch = Traced(TracedKind.TENSOR, frozenset((DiffersBy.DATA,)) if own else frozenset(), own, marks=quantity)
     loader = ex.new(
         Traced(TracedKind.LOADER, certain=True, fields={**fields, "item": batch}, marks=frozenset(marks)), node
     )
     ex.loaders.append((ex.module, node, dataset, sampler, any(k.arg is None for k in node.keywords)))
+    if is_split and "worker_init_fn" in kw:
+        seed_workers(ex, node, kw["worker_init_fn"])
     workers = kw.get("num_workers")
     ex.stream(dataset, node, workers)
     return loader
@@ -440,7 +485,9 @@ def _training(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: d
             if steps is not None and steps.has("dataset-length") and any(s for _, _, _, s, _ in ex.loaders):
                 ex.mistake(MistakeKind.SCHEDULE_TOO_LONG, keyword.value, node)
         plateau = frozenset(("plateau",)) if name.endswith("ReduceLROnPlateau") else frozenset[str]()
-        return Traced(TracedKind.OBJECT, certain=False, marks=plateau)
+        optimizer = ex.now(args[0] if args else kw.get("optimizer", UNKNOWN))
+        of = ex.root(optimizer.of) if optimizer.of else 0
+        return ex.new(Traced(TracedKind.OBJECT, certain=False, marks=plateau | {"scheduler"}, of=of), node)
     if name.startswith("torch.optim."):
         given = flat(ex, args[:1])[0] if args else kw.get("params", UNKNOWN)
         whole = ex.now(args[0]) if args else kw.get("params", UNKNOWN)
@@ -457,6 +504,9 @@ def _training(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: d
         root = parameters_of(ex, args[0])
         if root is not None and root.has("FSDP") and name.endswith("norm_"):
             ex.mistake(MistakeKind.CLIPPED_SHARD, node)
+        gradient = root.fields.get("(gradient)") if root is not None else None
+        if gradient is not None and ex.now(gradient).has("scaled"):
+            ex.mistake(MistakeKind.CLIPPED_SCALED, node)
         return UNKNOWN
     return None
 
@@ -468,7 +518,10 @@ def _spawn(ex: Executor, node: ast.Call, args: list[Traced], kw: dict[str, Trace
     count = kw.get("nprocs")
     world = replace(SAME, symbol=("world",), marks=frozenset(("world",)))
     given = [world if count is not None and value == count else value for value in given]
+    given = [replace(v, origins=v.origins - {DiffersBy.RANDOM, DiffersBy.CLOCK}) for v in given]  # one value for all
+    ex.is_child = True
     ex.call(node, args[0], [_ENVIRONMENT["RANK"], *given], {})
+    ex.is_child = False
 
 
 def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict[str, Traced]) -> Traced | None:
@@ -477,7 +530,9 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
     if name in ("torch.no_grad", "torch.inference_mode"):
         return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(("no_grad",)))
     if name.rpartition(".")[2] == "Join":
-        return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(("join",)))
+        throws = kw.get("throw_on_early_termination")
+        marks = {"join"} | ({"throws"} if throws is not None and throws.constant is not False else set())
+        return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(marks))
     if name in ("torch.autocast", "cuda.amp.autocast", "torch.amp.autocast"):
         return Traced(TracedKind.CONTEXT, certain=True)
     if name == "torch.device":
@@ -489,7 +544,22 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
             if "cpu" in text and "cuda" not in text
             else set()
         )
+        if args and args[0].constant == "meta":
+            return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(("meta",)))
+        device_chosen(ex, node, args)
         return Traced(TracedKind.TEXT, certain=True, marks=frozenset(marks))
+    if name == "accelerate.init_empty_weights":
+        return Traced(TracedKind.CONTEXT, certain=True, marks=frozenset(("meta",)))
+    if name == "cuda.set_device":
+        device_chosen(ex, node, args)
+        return NOTHING
+    if name == "torch.autograd.grad":
+        return autograd_gradient(ex, node, args)
+    if name in ("torch.initial_seed", "torch.seed"):
+        return UNKNOWN
+    if name in RANDOM_STATES and args:
+        random_state_set(ex, node, args[0])
+        return NOTHING
     if name in _EMPTY:
         return ex.new(Traced(TracedKind.TENSOR, certain=True, fields={"rows": args[0]} if args else {}), node)
     if name in _LIKE:
@@ -499,6 +569,8 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
     if name == "torch.compile" and args:
         return args[0]
     if name.startswith("nn.init."):
+        for value in args[:1]:
+            initialized(ex, value.of or value.ref)
         return UNKNOWN
     if name.startswith("nn.functional.") or name in _LINEAR or _is_pure_torch(name):
         result = pure(ex, node, TracedKind.TENSOR, [*args, *kw.values()])
@@ -507,6 +579,8 @@ def _torch(ex: Executor, node: ast.Call, name: str, args: list[Traced], kw: dict
             result = ex.change(result, power=operands[0].power)
         elif name not in _LINEAR:
             result = ex.change(result, power=Power())
+        if quantities.is_mean_loss(name, kw) or name == "torch.mean":
+            result = ex.change(result, marks=result.marks | {"mean"})
         return result
     if name.startswith("numpy."):
         return pure(ex, node, TracedKind.TENSOR, [*args, *kw.values()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from ddpdoctor.scripts.histories import quantities
 from ddpdoctor.scripts.histories.executor import Executor
 from ddpdoctor.scripts.histories.file_uses import path_method
 from ddpdoctor.scripts.histories.library import environment, flat, pure
@@ -12,13 +13,25 @@ from ddpdoctor.scripts.histories.module_uses import (
     backward,
     bypasses_forward,
     call_module,
+    forget_all_gradients,
+    forget_gradient,
     gradient_of,
+    initialized,
     make_object,
     module_method,
     optimizer_method,
     parameter_changed,
     scaler_method,
     set_on_module,
+    state_loaded,
+    stepped,
+)
+from ddpdoctor.scripts.histories.process_state import (
+    drawn_for_training,
+    file_exists,
+    opened,
+    sampler_method,
+    variable_set,
 )
 from ddpdoctor.scripts.histories.record import MistakeKind
 from ddpdoctor.scripts.histories.values import NOTHING, SAME, UNKNOWN, DiffersBy, Power, Traced, TracedKind, derived
@@ -45,6 +58,7 @@ _SAME_VALUE = (
     "mean",
 )
 _TENSORS = (TracedKind.TENSOR, TracedKind.GRADIENT, TracedKind.PARAMETER, TracedKind.BUFFERS)
+_LOGGING = ("add_scalar", "add_scalars", "log", "info", "debug", "write", "log_metrics", "log_metric")
 _COPIES = ("copy_", "set_", "fill_")
 _NOT_CHANGING = ("requires_grad_", "retain_grad_", "share_memory_")
 
@@ -57,6 +71,15 @@ def call_method(
         return make_object(ex, node, owner, args, kw)
     if name.startswith("!"):
         bypasses_forward(ex, node, owner, name[1:])
+        return None
+    if name == "=given":
+        initialized(ex, owner.of or owner.ref)
+        return None
+    if name in ("=iterated", "=trained"):
+        (opened if name == "=iterated" else drawn_for_training)(ex, args[0].made or node, owner)
+        return None
+    if name == "=environ":
+        variable_set(ex, args[0], args[1], args[2].made or node)
         return None
     if name.startswith("="):
         set_on_module(ex, owner, name[1:], args[0], args[1].made or node)
@@ -76,7 +99,7 @@ def call_method(
         return optimizer_method(ex, node, owner, name)
     if owner.kind is TracedKind.SCALER:
         if name == "step" and args:
-            return optimizer_method(ex, node, ex.now(args[0]), "step")
+            return optimizer_method(ex, node, ex.now(args[0]), "step", by_scaler=True)
         return scaler_method(ex, node, owner, name, args)
     return _of_value(ex, node, owner, name, args, kw)
 
@@ -97,7 +120,9 @@ def _element(ex: Executor, owner: Traced) -> Traced | None:
         kind = TracedKind.PARAMETER if owner.kind is TracedKind.PARAMETERS else TracedKind.BUFFERS
         one = Traced(kind, certain=True, of=owner.of)
         if any(m.startswith("named") or m == "items" for m in owner.marks):
-            return Traced(TracedKind.LIST, certain=True, items=(SAME, one))
+            side = "name-of-wrapper" if owner.has("of-wrapper") else "name-of-module"
+            name = replace(SAME, kind=TracedKind.TEXT, marks=frozenset((side,)))
+            return Traced(TracedKind.LIST, certain=True, items=(name, one))
         return one
     if owner.kind is TracedKind.DATASET:
         return Traced(
@@ -136,7 +161,11 @@ def _attribute(ex: Executor, owner: Traced, name: str) -> Traced | None:
     if owner.kind is TracedKind.TENSOR and name in ("T", "mT", "real", "values", "indices"):
         return replace(owner, ref=0)
     if owner.kind is TracedKind.LOADER and name in ("dataset", "sampler"):
-        return owner.fields.get(name, UNKNOWN)
+        value = owner.fields.get(name, UNKNOWN)
+        sampler = owner.fields.get("sampler")
+        is_split = sampler is not None and sampler.kind is TracedKind.SAMPLER
+        is_plain = sampler is None and not owner.has("own-data")
+        return value.marked("whole-dataset") if name == "dataset" and (is_split or is_plain) else value
     if owner.kind is TracedKind.DATASET and name == "tensors":
         return Traced(
             TracedKind.LIST,
@@ -158,6 +187,9 @@ def _indexed(ex: Executor, owner: Traced, name: str, args: list[Traced]) -> Trac
             if args and isinstance(args[0].constant, str)
             else owner
         )
+    layer = owner.fields.get(f"[{args[0].constant}]") if owner.kind is TracedKind.MODULE and args else None
+    if layer is not None and isinstance(args[0].constant, int):
+        return ex.now(layer)
     if owner.kind is TracedKind.MODULE and name == "[]":
         return ex.now(owner.fields["item"]) if "item" in owner.fields else UNKNOWN
     return None
@@ -168,8 +200,23 @@ def _of_value(
 ) -> Traced | None:
     if name == "backward" and owner.kind in (TracedKind.TENSOR, TracedKind.NUMBER, TracedKind.UNKNOWN):
         return backward(ex, node, owner)
+    if owner.has("scheduler") and name == "load_state_dict":
+        state_loaded(ex, node, owner)
+        return UNKNOWN
+    if owner.has("scheduler") and name == "step":
+        stepped(ex, node, owner, ex.state.heap.get(owner.of))
+    if owner.kind is TracedKind.UNKNOWN and name == "zero_grad":
+        forget_all_gradients(ex)
+    if name in _LOGGING:
+        for value in (*args, *kw.values()):
+            quantities.shown(ex, value)
     if owner.has("plateau") and name == "step" and args and args[0].is_own and not ex.differs_here():
         ex.mistake(MistakeKind.SCHEDULER_LOCAL, node)
+    if owner.has("socket") and name == "getsockname":
+        one = Traced(TracedKind.NUMBER, frozenset((DiffersBy.RANDOM,)), True, made=node)
+        return Traced(TracedKind.LIST, one.origins, True, fields={"item": one})
+    if owner.has("socket"):
+        return UNKNOWN
     if owner.kind is TracedKind.HANDLE:
         if name == "wait":
             ex.change(owner, marks=owner.marks - {"unwaited"})
@@ -183,9 +230,12 @@ def _of_value(
     if owner.kind is TracedKind.PARAMETERS:
         return replace(owner, marks=owner.marks | {name}) if name in ("items", "values") else UNKNOWN
     if owner.kind is TracedKind.TEXT or (owner.kind is TracedKind.CONSTANT and isinstance(owner.constant, str)):
+        if name in ("exists", "is_file", "is_dir", "iterdir", "glob"):
+            return file_exists(owner)
         done = path_method(ex, node, owner, name)
         return done if done is not None else derived(TracedKind.TEXT, owner, *flat(ex, args))
     if owner.kind in (TracedKind.SAMPLER, TracedKind.LOADER):
+        sampler_method(ex, node, owner, name, args)
         return UNKNOWN
     if owner.kind is TracedKind.MESH:
         if name == "get_group":
@@ -259,9 +309,13 @@ def _of_tensor(
     if name in ("detach", "item", "tolist", "numpy", "cpu") or "no_grad" in ex.contexts:
         drop = name != "cpu" or "no_grad" in ex.contexts
         result = ex.change(result, trains=frozenset() if drop else owner.trains)
+    if name == "mean" and not owner.has("mask") and not args and not kw:
+        result = ex.change(result, marks=result.marks | {"mean"})
+    if name in ("sum", "numel"):
+        result = ex.change(result, marks=result.marks - {"mean"})
     if name in _SAME_VALUE:
         kept = (
-            owner.marks & {"mask", "summed", "averaged", "shard", "ragged-rows"}
+            owner.marks & {"mask", "summed", "averaged", "shard", "ragged-rows"} | ({"mean"} & owner.marks)
             if name in (*_LENGTH_KEPT, "view", "reshape", "flatten", "item")
             else frozenset()
         )
@@ -285,6 +339,9 @@ def _in_place(ex: Executor, node: ast.Call, owner: Traced, name: str, args: list
     if name == "mul_" and owner.has("shard") and args and args[0].certain and DiffersBy.SHARD in args[0].origins:
         ex.mistake(MistakeKind.SHARD_SCALED, node)
         return owner
+    if owner.kind is TracedKind.GRADIENT and name in ("zero_", "fill_"):
+        forget_gradient(ex, owner.of)
+        return ex.now(owner)
     if name in ("zero_", *_COPIES):
         source = args[0] if args and name != "zero_" else Traced(certain=True)
         kept = owner.marks - {"reduced", "summed", "averaged", "reduced-and-added", "uneven"}
@@ -301,9 +358,9 @@ def _in_place(ex: Executor, node: ast.Call, owner: Traced, name: str, args: list
         merged = derived(owner.kind, owner, *args)
         return ex.change(owner, origins=merged.origins, certain=merged.certain, power=None)
     result = ex.binary(op, owner, args[0], node)
-    return ex.change(
-        owner, origins=result.origins, certain=result.certain, power=result.power, marks=owner.marks | result.marks
-    )
+    lost = (owner.marks & quantities.QUANTITIES) - result.marks
+    marks = (owner.marks | result.marks) - lost
+    return ex.change(owner, origins=result.origins, certain=result.certain, power=result.power, marks=marks)
 
 
 def _of_collection(ex: Executor, node: ast.Call, owner: Traced, name: str, args: list[Traced]) -> Traced | None:

@@ -39,6 +39,8 @@ def _end(ex: Executor) -> None:
         for where, loader, data, given, has_more in ex.loaders:
             if data.ref == dataset.ref and given is None and not has_more:
                 ex.mistake_in(MistakeKind.SAMPLER_UNUSED, module, node, loader if where is module else None)
+    for _, module, node, earlier in ex.late.values():
+        ex.mistake_in(MistakeKind.EPOCH_SET_TOO_LATE, module, node, earlier)
     for ref, where, node, kind in ex.bypassed:
-        if ref not in ex.hand_reduced and kind is TracedKind.MODULE:
+        if ref not in ex.hand_reduced and kind is TracedKind.MODULE and ex.updates.get(ref, True):
             ex.mistake_in(MistakeKind.WRAPPER_BYPASSED, where, node)

@@ -76,6 +76,31 @@ class MistakeKind(Enum):
     LIST_ON_EVERY_RANK = auto()
     LIST_OF_NODE = auto()
     REPLICA_DIFFERS = auto()
+    PART_OVER_WHOLE = auto()
+    COUNTED_BY_EVERY_RANK = auto()
+    SUM_AS_MEAN = auto()
+    BEST_OF_ONE_RANK = auto()
+    GROUP_RANK_AS_GLOBAL = auto()
+    GLOBAL_RANK_AS_GROUP = auto()
+    STATE_LOADED_ON_ONE_RANK = auto()
+    STEPPED_ON_ONE_RANK = auto()
+    CLIPPED_SCALED = auto()
+    STEPPED_SCALED = auto()
+    REDUCED_AGAIN = auto()
+    GRADIENT_BYPASSES_DDP = auto()
+    FORWARD_OUTSIDE_NO_SYNC = auto()
+    NEVER_INITIALIZED = auto()
+    FROZEN_WRAPPED = auto()
+    FROZEN_IN_FLAT_PARAMETER = auto()
+    COLLECTIVE_IN_JOIN = auto()
+    RANDOM_STATE_COPIED = auto()
+    WORKERS_SEEDED_ALIKE = auto()
+    SAMPLER_DRAWS_ALIKE = auto()
+    SPLIT_TWICE = auto()
+    EPOCH_SET_TOO_LATE = auto()
+    ONE_GPU_VISIBLE = auto()
+    PORT_OF_PROCESS = auto()
+    NAMES_OF_WRAPPER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +201,10 @@ class State:
                 continue
             for name, value in values.items():
                 own = mine.setdefault(name, value)
-                if own is not value:
+                if own.ref != value.ref:
+                    here, there = self.heap.get(own.ref, own), other.heap.get(value.ref, value)
+                    mine[name] = joined(here, there, condition)
+                elif own is not value:
                     mine[name] = joined(own, value, condition)
         self.join_heap(other, condition)
 

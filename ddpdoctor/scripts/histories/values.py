@@ -185,6 +185,18 @@ KEPT = frozenset(
         "ragged",
         "multiple",
         "hashed",
+        "group-rank",
+        "autograd-gradient",
+        "common-file",
+        "of-part",
+        "of-whole",
+        "counted-part",
+        "counted-whole",
+        "part-mean",
+        "mean",
+        "sum-of-means",
+        "part-over-whole",
+        "whole-times-world",
     )
 )
 """The marks that a computed value takes over from its operands."""
@@ -198,7 +210,8 @@ def joined(one: Traced, other: Traced, condition: Traced | None) -> Traced:
         for some, none in ((one, other), (other, one)):
             if some.kind is TracedKind.GROUP and none.symbol == ("constant", None):
                 return replace(some, origins=some.origins | condition.origins)
-    own = condition.origins if condition is not None and condition.certain else NO_ORIGINS
+    is_agreed = one.has("agreed") and other.has("agreed")
+    own = condition.origins if condition is not None and condition.certain and not is_agreed else NO_ORIGINS
     origins = one.origins | other.origins | own
     same_kind = one.kind is other.kind or {one.kind, other.kind} == {TracedKind.CONSTANT, TracedKind.NUMBER}
     kind = one.kind if one.kind is other.kind else TracedKind.NUMBER if same_kind else TracedKind.UNKNOWN
@@ -236,7 +249,12 @@ def joined(one: Traced, other: Traced, condition: Traced | None) -> Traced:
 def _joined_marks(one: Traced, other: Traced) -> frozenset[str]:
     """What either path did to one object; a handle that one path has waited for counts as waited for."""
     is_one = one.ref and one.ref == other.ref and one.kind is not TracedKind.HANDLE
-    return one.marks | other.marks if is_one else one.marks & other.marks
+    either = (one.marks | other.marks) - _ON_BOTH_PATHS
+    return either | (one.marks & other.marks) if is_one else one.marks & other.marks
+
+
+_ON_BOTH_PATHS = frozenset(("hand-reduced", "reduced-and-accumulated", "scaled", "empty", "all-frozen", "meta"))
+"""What counts only if both paths did it."""
 
 
 def _joined_fields(

@@ -27,6 +27,8 @@ _CONCERNED = (
     "horovod",
     "SyncBatchNorm",
     "device_map",
+    "TrainingArguments",
+    "is_world_process_zero",
 )
 
 

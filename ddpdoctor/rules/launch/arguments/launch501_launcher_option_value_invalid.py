@@ -130,7 +130,7 @@ def _correction(line: LaunchLine, option: Option, problem: ParseProblem) -> tupl
         is_off = sign and value.lower() in ("0", "false", "no", "off", "f", "n")
         return "no value", list(remove(line, word)) if is_off else [replace_word(word, flag)] if sign else None
     expected = " or ".join(option.choices) if option.choices else KINDS.get(option.kind, "a value")
-    number = re.fullmatch(r".*?(\d+)(\.0*)?", problem.value)
+    number = re.fullmatch(r".*?(?<!\d)(\d+)(\.0*)?", problem.value)
     if (
         problem.trouble is ParseProblemKind.INVALID_VALUE
         and option.kind == "int"

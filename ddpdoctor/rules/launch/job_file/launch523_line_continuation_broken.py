@@ -12,7 +12,7 @@ from ddpdoctor.findings import Edit, Evidence, Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.job_file.places import edit, row_of, shell_of, text_of, where
 
-_BLANK_AFTER = re.compile(r"\\[ \t]+(?:#[^\n]*)?\n")
+_BLANK_AFTER = re.compile(r"\\[ \t]+(?:#[^\n]{0,200})?\n")
 """A backslash that quotes a blank, or what is left of a row after it is a comment."""
 
 

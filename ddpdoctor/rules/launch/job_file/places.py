@@ -7,7 +7,7 @@ from ddpdoctor.facts.shell_text import ShellText, TextSpan
 from ddpdoctor.facts.submission import Submission
 from ddpdoctor.findings import Edit, Where
 
-__all__ = ["edit", "row_of", "rows_of", "shell_of", "text_of", "where"]
+__all__ = ["edit", "row_of", "shell_of", "text_of", "where"]
 
 
 def shell_of(submission: Submission) -> ShellText:
@@ -42,11 +42,6 @@ def row_of(submission: Submission, at: int) -> TextSpan:
     start = submission.text.rfind("\n", 0, at) + 1
     end = submission.text.find("\n", at)
     return TextSpan(start, len(submission.text) if end < 0 else end + 1)
-
-
-def rows_of(submission: Submission) -> list[str]:
-    """The rows of the file, without newlines."""
-    return submission.text.split("\n")
 
 
 def _place(text: str, at: int) -> tuple[int, int]:

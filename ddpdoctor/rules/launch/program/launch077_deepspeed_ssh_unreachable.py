@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         r"Permission denied \(publickey",
         r"Host key verification failed",
         r"No authentication methods available|not a valid RSA private key file",
-        r"'?ssh -o PasswordAuthentication=no .* returned non-zero exit status 255",
+        r"'?ssh -o PasswordAuthentication=no [^\n]{1,400} returned non-zero exit status 255",
         r"ssh: connect to host \S+ port \d+: ",
         r"ssh: Could not resolve hostname",
         r"\b(?:orted|prted): (?:command not found|No such file)",

@@ -439,7 +439,7 @@ class Report:
     @property
     def open_ends(self) -> tuple[str, ...]:
         """For each job of which nothing shows that it ended well or still works: its name and what the log shows."""
-        return tuple(f"how {job.name} ended: {job.open_end}" for job in self.jobs if job.open_end)
+        return tuple(f"how job {job.name} ended: {job.open_end}" for job in self.jobs if job.open_end)
 
     @property
     def worst(self) -> Severity | None:

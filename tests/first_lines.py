@@ -52,6 +52,37 @@ WATCHDOG = """\
 [rank1]:     batch = next(loader)
 [rank1]: StopIteration
 """
+IBSTAT = """\
+CA 'mlx5_0'
+	CA type: MT4129
+	Number of ports: 1
+	Port 1:
+		State: Down
+		Physical state: Polling
+		Rate: 10
+		Base lid: 65535
+		Link layer: InfiniBand
+"""
+RANK_0_ONLY = """\
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    dist.barrier()
+dist.destroy_process_group()
+"""
+LATE_OPTION = """\
+#!/bin/bash
+module load cuda
+#SBATCH --nodes=2
+srun torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d --rdzv-endpoint=$(hostname):29400 train.py
+"""
+ONE_NODE = """\
+#!/bin/bash
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+srun torchrun --standalone --nproc-per-node=2 train.py
+"""
 HEALTHY = "".join(f"[rank0]: step {i} loss {2.0 / (i + 1):.4f} 1.2 it/s\n" for i in range(60)) + "training finished\n"
 HUNG = """\
 import sys, time
@@ -362,6 +393,88 @@ SITUATIONS = (
         "this machine",
         "",
         {},
+    ),
+    Situation(
+        "nvidia-smi without a GPU",
+        ("triage", "nvidia-smi.txt"),
+        "finds no GPU",
+        r"nvidia-smi\.txt:2",
+        "lspci -d 10de:",
+        {"nvidia-smi.txt": "Wed Nov 18 10:00:00 2026\nNo devices were found\n"},
+    ),
+    Situation(
+        "ibstat with a port that is down",
+        ("triage", "ibstat.txt"),
+        "mlx5_0 is DOWN",
+        r"ibstat\.txt:5",
+        "fix",
+        {"ibstat.txt": IBSTAT},
+    ),
+    Situation(
+        "a rehearsal in which one rank calls a barrier",
+        ("rehearse", "--", *_words("torchrun --nproc-per-node 2 rank0.py")),
+        "rank 0 barrier",
+        r"rank0\.py:5",
+        "fix: Call it on all ranks",
+        {"rank0.py": RANK_0_ONLY},
+        is_slow=True,
+    ),
+    Situation(
+        "a rehearsal that calls no collective",
+        ("rehearse", "--", *_words("torchrun --nproc-per-node 2 empty.py")),
+        "no rank called a collective",
+        r"empty\.py",
+        "--seconds 120",
+        {"empty.py": "print('hello')\n"},
+        is_slow=True,
+    ),
+    Situation(
+        "an #SBATCH line after the first command",
+        ("lint", "job.sbatch"),
+        "sbatch ignores #SBATCH --nodes=2",
+        r"job\.sbatch:3",
+        "Move all #SBATCH lines",
+        {"job.sbatch": LATE_OPTION, "train.py": TRAIN},
+    ),
+    Situation(
+        "a variable in the list form of CMD",
+        ("lint", "Dockerfile"),
+        "no shell expands it",
+        "Dockerfile:2",
+        "fix: Use the shell form",
+        {"Dockerfile": 'FROM pytorch/pytorch\nCMD ["torchrun", "--nproc-per-node=$NGPUS", "train.py"]\n'},
+    ),
+    Situation(
+        "an empty standard input",
+        ("lint", "-"),
+        "empty",
+        "standard input|-",
+        "^next: ",
+        {},
+    ),
+    Situation(
+        "the text of an error without a log",
+        ("explain", "Duplicate GPU detected"),
+        "Two ranks of the job use the same GPU",
+        "GPU005",
+        "local-rank-argument-constant|ddpdoctor explain|nproc",
+        {},
+    ),
+    Situation(
+        "a command that is misspelled",
+        ("help", "chek"),
+        "unknown command",
+        "chek",
+        "did you mean check",
+        {},
+    ),
+    Situation(
+        "the processes of a batch script",
+        ("lint", "--show-processes", "loop.sbatch"),
+        "2 processes",
+        r"loop\.sbatch",
+        "node-0",
+        {"loop.sbatch": ONE_NODE, "train.py": TRAIN},
     ),
 )
 

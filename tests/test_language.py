@@ -149,15 +149,25 @@ def pages() -> tuple[Text, ...]:
     return tuple(found)
 
 
-WRITTEN_FOR_USERS = ("ddpdoctor/rules/", "ddpdoctor/dumps/", "ddpdoctor/rehearsal/")
-"""Packages whose sentences reach a screen through helpers: labels, places, fixes and differences."""
+WRITTEN_FOR_USERS = (
+    "ddpdoctor/rules/",
+    "ddpdoctor/dumps/",
+    "ddpdoctor/rehearsal/",
+    "ddpdoctor/sequences/",
+    "ddpdoctor/render/",
+    "ddpdoctor/cli/",
+    "ddpdoctor/app/",
+    "ddpdoctor/collectors/",
+    "ddpdoctor/facts/",
+)
+"""Packages whose sentences reach a screen through helpers: labels, rows, places, fixes, and differences."""
 
 CODE_OR_PATTERN = re.compile(r"\\[a-zA-Z.(\[]|\(\?|[\]*]\+|\.\*|\{\d|^[A-Z_]+$")
 
 
 def _is_sentence(words: str) -> bool:
-    """At least three words, and neither a regular expression nor code."""
-    return len(words.split()) >= 3 and CODE_OR_PATTERN.search(words) is None
+    """At least two words, and neither a regular expression nor code."""
+    return len(words.split()) >= 2 and CODE_OR_PATTERN.search(words) is None
 
 
 def _strings(node: ast.AST) -> Iterator[str]:

@@ -89,7 +89,7 @@ class MultiNodeSession:
 
         job = self.job
         script = os.path.basename(self._announcement.script() or "")
-        self._token = token_of("ddpdoctor meeting", job_id(os.environ), script)
+        self._token = token_of("ddpdoctor join", job_id(os.environ), script)
         if job.form == Form.C10D:
             self._owns = recognises(job.master_addr) if job.is_host is None else job.is_host
         else:

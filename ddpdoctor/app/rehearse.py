@@ -283,8 +283,9 @@ def _sections(rehearsal: Rehearsal, report: Report) -> tuple[CheckedSection, ...
         state = SectionState.OK
     calls = sum(rank.calls for rank in rehearsal.ranks)
     ends = [r.end for r in rehearsal.ranks]
-    how = "to its end" if ends and all(e is RankEnd.FINISHED for e in ends) else "until the rehearsal ended"
-    ran = f"{len(ends)} ranks, {max((r.steps for r in rehearsal.ranks), default=0)} steps, {calls} calls, {how}"
+    how = "finished" if ends and all(e is RankEnd.FINISHED for e in ends) else "stopped before the end of the script"
+    steps = max((r.steps for r in rehearsal.ranks), default=0)
+    ran = f"{counted(len(ends), 'rank')}, {counted(steps, 'step')}, {counted(calls, 'call')}, {how}"
     code = next((f.code for f in report.findings if f.worst is not Severity.NOTE), "")
     sections = [CheckedSection("script", "script", state, ran, code)]
     if rehearsal.compared:

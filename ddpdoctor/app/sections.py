@@ -188,7 +188,7 @@ def _probe(facts: Facts) -> str:
     if probe.has_failed:
         return f"{ranks}: failed after {probe.seconds:.1f} s"
     best = max((m.busbw_gb_per_s or 0.0 for m in probe.measurements if m.collective == "all_reduce"), default=0.0)
-    rate = f", all_reduce {best:.1f} GB/s busbw" if best else ""
+    rate = f", all_reduce {best:.2g} GB/s busbw" if best else ""
     return f"{ranks}: all collectives returned correct values{rate}, {probe.seconds:.1f} s"
 
 

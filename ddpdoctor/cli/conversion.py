@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -21,6 +22,15 @@ __all__ = ["Command", "CommandGroup"]
 
 _CHOICES = ((Format,), (FailOn,))
 _WORDS = ((str,), (str | None,), (list[str],), (list[str] | None,))
+
+
+ARGUMENTS = {"[FILE…]...": "[FILE…]", "[PID…]...": "[PID…]", "[PATH…]...": "PATH…", "[FILE FILE…]...": "FILE FILE…"} | {
+    "{WORD…}...": "WORD…"
+}
+"""How the usage shows arguments, instead of Typer's form with brackets and dots for each of them."""
+
+TYPE = re.compile(r" <[^>]*>$")
+"""The Python type that Typer adds to the name of an argument."""
 
 
 class _Quick:
@@ -41,7 +51,8 @@ class Command(_Quick, typer.core.TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         launch = TAKE_A_LAUNCH.get(self.name or "")
-        return [*super().collect_usage_pieces(ctx), *([launch] if launch else [])]
+        pieces = [ARGUMENTS.get(each, each) for each in super().collect_usage_pieces(ctx)]
+        return [*pieces, *([launch] if launch else [])]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The sections of the help; called by Typer."""
@@ -50,7 +61,7 @@ class Command(_Quick, typer.core.TyperCommand):
             row = param.get_help_record(ctx)
             is_common = param.name in SHARED_OPTIONS or param.name == "help"
             kind = "Arguments" if param.param_type_name == "argument" else COMMON if is_common else "Options"
-            sections[kind] += [row] if row is not None else []
+            sections[kind] += [(TYPE.sub("", row[0]), row[1])] if row is not None else []
         for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):

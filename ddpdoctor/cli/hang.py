@@ -19,7 +19,7 @@ def hang(
     pids: Annotated[
         list[int] | None,
         typer.Argument(
-            metavar="[PID]…", help="Ranks, or processes that started them; default: all ranks of this node.", min=1
+            metavar="PID…", help="Ranks, or processes that started them; default: all ranks of this node.", min=1
         ),
     ] = None,
     watch: Annotated[

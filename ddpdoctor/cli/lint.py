@@ -19,7 +19,7 @@ def lint(
     request: Request,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]…", help="Scripts, notebooks, folders of them, job files, manifests."),
+        typer.Argument(metavar="FILE…", help="Scripts, notebooks, folders of them, job files, manifests."),
     ] = None,
     node: Annotated[
         list[str] | None,

@@ -20,13 +20,14 @@ def probe(
     ] = "auto",
     nnodes: Annotated[str, typer.Option("--nnodes", metavar="N", help="Nodes of the job.")] = "1",
     node_rank: Annotated[
-        int, typer.Option("--node-rank", "--node_rank", min=0, help="This node's number, from 0.")
+        int, typer.Option("--node-rank", "--node_rank", metavar="N", min=0, help="This node's number, from 0.")
     ] = 0,
     master_addr: Annotated[
         str | None, typer.Option("--master-addr", "--master_addr", metavar="HOST", help="Address of node 0.")
     ] = None,
     master_port: Annotated[
-        int | None, typer.Option("--master-port", "--master_port", min=1, max=65535, help="Free port on node 0.")
+        int | None,
+        typer.Option("--master-port", "--master_port", metavar="PORT", min=1, max=65535, help="Free port on node 0."),
     ] = None,
     rdzv_endpoint: Annotated[
         str | None,

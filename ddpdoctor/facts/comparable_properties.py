@@ -136,7 +136,7 @@ def _host(host: Host) -> Iterator[tuple[str, str | None]]:
     yield "host.shm", _gib(host.shm_total_bytes)
     yield "host.shm_kind", host.shm_kind
     yield "host.swap", None if host.swap_total_bytes is None else "on" if host.swap_total_bytes else "off"
-    yield "host.clock", _word(host.clock_is_synchronised, "synchronised", "not synchronised")
+    yield "host.clock", _word(host.clock_is_synchronised, "synchronized", "not synchronized")
     yield "host.numa_balancing", _word(host.numa_balancing, "on", "off")
     yield from _host_limits(host)
 

@@ -86,7 +86,7 @@ PROGRESS_LINES = Distance(10, "progress lines", "show that a job continued where
 FAR_LINES = Distance(
     300, "lines", "after an error something else may have ended the job: longer than any dump of one failure"
 )
-QUOTED_LINES = Distance(80, "lines", "at most in a text that somebody wrote about a failure and that quotes messages")
+QUOTED_LINES = Distance(80, "lines", "at most in a text about a failure that quotes messages")
 EXCERPT_LINES = Distance(30, "lines", "at most in an excerpt, which need not show how the job went")
 HANDLER_LINES = Distance(4, "lines", "after an error stands what the code says that caught it")
 SUMMARY_LINES = Distance(40, "lines", "torchrun's summary of a job that failed has at most")
@@ -111,7 +111,9 @@ ROOT_CAUSE_LINES = Distance(5, "lines", "above `rank` stands `Root Cause` in the
 SUMMARY_TRACEBACK_LINES = Distance(3, "lines", "from `rank` to `traceback` in a row that no other node interrupts")
 RAY_TASK_LINES = Distance(60, "lines", "below `ray::X.method() (pid=…, ip=…)` its error may end")
 RAY_ACTOR_LINES = Distance(6, "lines", "below the process id of an actor stands how it died")
-RAY_MEMORY_LINES = Distance(2, "lines", "above its node Ray may begin to tell that it killed workers for their memory")
+RAY_MEMORY_LINES = Distance(
+    2, "lines", "above its node, the report of Ray may begin that it killed workers for their memory"
+)
 POD_LINES = Distance(200, "lines", "`kubectl describe` prints of one pod")
 CALL_SITE_LINES = Distance(40, "lines", "before a rank's time-out stands its traceback, which names the call")
 HINT_LINES = Distance(
@@ -135,7 +137,7 @@ CHAIN_WORDS_LINES = Distance(3, "lines", "above a head stands that it was raised
 IGNORED_LINES = Distance(12, "lines", "above a head stands `Exception ignored in`, where processes wrote at once")
 CONTINUED_LINES = Distance(4, "lines", "after an exception whose message begins on the next line")
 LEAD_LINES = Distance(4, "lines", "after a head show what a logger puts before each line")
-SPAWN_INDEX_LINES = Distance(2, "lines", "above its traceback mp.spawn tells the number of the process")
+SPAWN_INDEX_LINES = Distance(2, "lines", "above its traceback mp.spawn prints the number of the process")
 SYNTAX_ERROR_LINES = Distance(4, "lines", "above a SyntaxError: the file, the code and a caret")
 FRAMES_ABOVE_LINES = Distance(60, "lines", "above an exception without a head its frames are looked for")
 EXCEPTION_ABOVE_LINES = Distance(

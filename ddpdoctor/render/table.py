@@ -262,8 +262,10 @@ class _Screen:
         for crash in self._report.crashed:
             text = f"error: the rule {crash.code} crashed: {crash.error} (a bug in ddpdoctor, not in the job)"
             self._print(Text(printable(text), style="magenta"), hanging=2)
+        said = {f"{each.path}: {each.reason}".lower() for each in self._report.not_understood}
         for failure in self._report.failures:
-            self._print(Text.assemble(("error: ", "bold magenta"), printable(failure)), hanging=2)
+            if failure.lower() not in said:
+                self._print(Text.assemble(("error: ", "bold magenta"), printable(failure)), hanging=2)
         for examined in self._report.not_understood:
             text = f"{printable(examined.path)}: {printable(examined.reason or 'not understood')}"
             self._print(Text.assemble(("not judged: ", "bold magenta"), text), hanging=2)

@@ -16,9 +16,12 @@ def nothing_to_compare(ranks: Sequence[Track]) -> str:
     if not ranks:
         return ""
     if len(ranks) == 1:
-        return "only one rank ran: there is no other one to compare it with"
+        return "only one rank ran: there is no other rank to compare it with; add --nproc-per-node 2 to the command"
     if not any(t.calls or t.transfers or t.steps or t.of_kind("gradients") for t in ranks):
-        return "no rank called a collective or made an optimizer step: nothing was compared"
+        return (
+            "nothing was compared: no rank called a collective or made an optimizer step; rehearse the script that trains, "
+            "or give it more time with --seconds 120"
+        )
     return ""
 
 

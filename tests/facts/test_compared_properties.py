@@ -22,7 +22,7 @@ CHANGES: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("gpu.kernel_modules", lambda f: f["gpu"].update(kernel_modules=["nvidia"]), "nvidia"),
     ("host.cgroup.memory", lambda f: f["host"]["cgroup"].update(memory_limit_bytes=64 << 30), "64.0 GiB"),
     ("host.numa_balancing", lambda f: f["host"].update(numa_balancing=True), "on"),
-    ("host.clock", lambda f: f["host"].update(clock_is_synchronised=False), "not synchronised"),
+    ("host.clock", lambda f: f["host"].update(clock_is_synchronised=False), "not synchronized"),
     (
         "net.cards",
         lambda f: f["net"]["interfaces"][1].update(is_running=False),

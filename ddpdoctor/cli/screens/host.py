@@ -38,7 +38,7 @@ def _machine(host: Host) -> Iterator[PropertyRow]:
     yield known(host, "CPUs", cpus, "cpus_allowed", online)
     yield known(host, "CPU governor", host.governor, "governor")
     yield known(
-        host, "clock", _yes(host.clock_is_synchronised, "synchronised", "not synchronised"), "clock_is_synchronised"
+        host, "clock", _yes(host.clock_is_synchronised, "synchronized", "not synchronized"), "clock_is_synchronised"
     )
     if host.logind is not None:
         yield PropertyRow("RemoveIPC", "yes" if host.logind.removes_ipc else "no", _session(host))

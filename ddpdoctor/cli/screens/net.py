@@ -88,7 +88,7 @@ def _chosen(library: str, choices: tuple[Choice, ...], otherwise: str) -> Text:
 
 def _names(net: Net, width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("name", *(("what",) if width >= NARROW else ()), "leads to", "seconds"):
+    for title in ("name", *(("what",) if width >= NARROW else ()), "resolves to", "seconds"):
         table.add_column(title, overflow="fold")
     asked = (("own hostname", net.own_name), ("full hostname", net.full_name), ("MASTER_ADDR", net.master_name))
     for what, lookup in asked:

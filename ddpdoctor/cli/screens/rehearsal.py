@@ -14,7 +14,7 @@ from ddpdoctor.facts.rehearsal import RankEnd, RehearsedRank
 __all__ = ["draw"]
 
 WORDS = {
-    RankEnd.FINISHED: "ran to its end",
+    RankEnd.FINISHED: "finished",
     RankEnd.ENDED: "ended by the rehearsal",
     RankEnd.EXITED: "exited",
     RankEnd.RAISED: "raised",

@@ -68,7 +68,7 @@ def _with_stacks(
     """
     program = find_pyspy(machine.environ)
     if program is None:
-        reason = f"py-spy is not installed; to see the line where each rank waits: pip install py-spy && {again}"
+        reason = f"py-spy is not installed; to see the line of each rank: pip install py-spy && {again}"
         return tuple(seen), [Gap("hang.stacks", reason, Why.NOT_HERE)]
     pids = [p.pid for p in seen if p.state != "Z"] + [c.pid for p in seen for c in p.children if c.is_copy]
     frames, problems = frames_of(program, pids, min(STACK_SECONDS, max(machine.deadline.left, 0.1)))

@@ -20,7 +20,7 @@ class TypoKind(str, Enum):
     JOINED = "quoted together"
     SPACED_EQUALS = "spaces around ="
     STRAY = "stray word"
-    LIST = "blank in a list"
+    LIST = "space in a list"
     NO_COMMAND = "no subcommand"
     PROGRAM = "misspelled program"
 

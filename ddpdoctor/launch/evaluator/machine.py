@@ -183,7 +183,7 @@ def _nvidia_smi(machine: ImaginedMachine, words: Sequence[Value]) -> Answer:
     if machine.gpus is None:
         return NOT_KNOWN, None
     if texts in (["-L"], ["--list-gpus"]):
-        return Value("".join(f"GPU {at}: imagined (UUID: GPU-{at})\n" for at in range(machine.gpus))), 0
+        return Value("".join(f"GPU {at}: simulated (UUID: GPU-{at})\n" for at in range(machine.gpus))), 0
     if any(text.startswith(("--query-gpu=name", "--query-gpu=index", "--query-gpu=uuid")) for text in texts):
         rows = "".join(f"{at}\n" for at in range(machine.gpus))
         return Value(rows if any("noheader" in text for text in texts) else f"index\n{rows}"), 0

@@ -208,7 +208,7 @@ def no_break_space_in_command(launch: Launch) -> Iterator[Finding]:
         torchrun --nproc_per_node=2 train.py
     """
     message = "{word} has {characters} instead of a space"
-    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the spaces again", "ASCII blanks")
+    yield from _typo_findings(launch, TypoKind.ODD_SPACE, message, "type the spaces again", "ASCII spaces")
 
 
 @cause(
@@ -264,4 +264,4 @@ def spaces_around_equals(launch: Launch) -> Iterator[Finding]:
         torchrun --nproc_per_node=2 train.py
     """
     message = "{word} is separated from its value by spaces"
-    yield from _typo_findings(launch, TypoKind.SPACED_EQUALS, message, "use {meant}", "no blanks")
+    yield from _typo_findings(launch, TypoKind.SPACED_EQUALS, message, "use {meant}", "no spaces")

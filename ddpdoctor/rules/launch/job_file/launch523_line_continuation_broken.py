@@ -114,7 +114,7 @@ def _blank_after(submission: Submission, span: TextSpan) -> Iterator[Finding]:
     if found is None or not following or following.startswith("#"):
         return
     rest = found[0].strip()[1:].strip()
-    what = "a comment" if rest else "a blank"
+    what = "a comment" if rest else "a space"
     yield Finding(
         f"{what} after the backslash ends the command",
         (Evidence("submission.shell.text", found[0].rstrip("\n"), "a backslash directly before the end of the line"),),

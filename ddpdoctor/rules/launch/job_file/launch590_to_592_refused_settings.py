@@ -132,10 +132,10 @@ def _value_text(each: Refused) -> str:
     if each.seen == "requests alone":
         return f"{each.name:.40} has a request without a limit"
     if not each.seen:
-        return f"{each.owner} has no {each.name:.30}; expected {each.expected:.40}"
+        return f"{each.owner} has no {each.name:.30}, expected {each.expected:.40}"
     if each.seen.startswith(f"{each.name}="):
-        return f"{each.owner} does not accept {each.seen:.50}; expected {each.expected:.40}"
-    return f"{each.owner}: {each.name:.30} is {each.seen:.30}; expected {each.expected:.40}"
+        return f"{each.owner} does not accept {each.seen:.50}, expected {each.expected:.40}"
+    return f"{each.owner}: {each.name:.30} is {each.seen:.30}, expected {each.expected:.40}"
 
 
 def _article(owner: str) -> str:

@@ -147,7 +147,7 @@ def _is_launched(code: str, at: int) -> bool:
         start = code.rfind("\n", 0, start - 1) + 1
     return (
         _LAUNCH.search(code[start : at + 1]) is not None
-        or re.search(r"--\w[\w-]*[= ][\"']?$", code[start:at]) is not None
+        or re.search(r"(?<![\w-])--\w[\w-]{0,80}[= ][\"']?$", code[start:at]) is not None
     )
 
 

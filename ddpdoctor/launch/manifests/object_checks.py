@@ -42,7 +42,6 @@ _OF_GROUPS = {
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _OPEN = re.compile(r"[${}<>%]")
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_]\w*)\)")
-_SMALL_MEMORY = 1 << 20
 MOST_OBJECTS = 64
 
 

@@ -17,12 +17,6 @@ from ddpdoctor.scripts.syntax.sync_schedule import unsynchronized_steps
 
 _FILLED = ("dist.broadcast_object_list", "dist.broadcast", "dist.all_reduce")
 _TENSORS = ("torch.tensor", "torch.as_tensor", "cuda.LongTensor", "cuda.FloatTensor")
-_DROPPED = (
-    "dist.nn.all_reduce",
-    "dist.nn.functional.all_reduce",
-    "dist.nn.all_gather",
-    "dist.nn.functional.all_gather",
-)
 
 
 @cause("SCRIPT694", "agreed-value-unused", Severity.ERROR)

@@ -90,8 +90,8 @@ def setting_names_nothing(submission: Submission) -> Iterator[Finding]:
     """A setting names a volume, ConfigMap, key or service that the file does not have.
 
     ## Why it matters
-    The API server refuses a pod whose mount has no volume (`volumeMounts[0].name: Not found`). A pod that names a missing
-    ConfigMap waits in `CreateContainerConfigError`. Compose stops with `refers to undefined volume`.
+    The API server refuses a pod whose mount has no volume (`volumeMounts[0].name: Not found`). Compose stops with
+    `refers to undefined volume`, and a pod that names a missing ConfigMap waits in `CreateContainerConfigError`.
 
     ## Fix
     Write the name of the object that is meant.

@@ -115,7 +115,7 @@ def _has_device(own: str) -> bool:
 
 @cause("LAUNCH594", "variable-not-exported", Severity.ERROR)
 def variable_not_exported(submission: Submission) -> Iterator[Finding]:
-    """A shell sets a variable that programs read, on a line of its own and without export.
+    """A shell sets a variable that programs read, but does not export it.
 
     ## Why it matters
     Without export the variable exists in the shell alone. torch, NCCL and CUDA use their defaults: the ranks use the

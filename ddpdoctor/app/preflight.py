@@ -91,6 +91,7 @@ def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[
     Raises:
         UsageError: no launch command.
     """
+    from ddpdoctor.app.output_file import CannotWriteError
     from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
     from ddpdoctor.engine import retold
 
@@ -98,7 +99,7 @@ def _with_rehearsal(report: Report, facts: Facts, plan: PreflightPlan) -> tuple[
         raise UsageError("--rehearse needs a launch command: ddpdoctor check --rehearse -- torchrun …")
     try:
         rehearsed, found = rehearse_launch(plan.request, RehearsalOptions(reads_sources=False))
-    except UsageError as error:
+    except (UsageError, CannotWriteError) as error:
         section = CheckedSection("rehearsal", "rehearsal", SectionState.SKIPPED, str(error))
         return replace(report, sections=(*report.sections, section)), facts
     merged = retold(report, rehearsed.findings)

@@ -9,10 +9,12 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpdoctor.app.excerpts import with_excerpts
 from ddpdoctor.app.line_elsewhere import unprobed
+from ddpdoctor.app.output_file import CannotWriteError
 from ddpdoctor.app.progress import reporting
 from ddpdoctor.app.rehearsed_sources import with_read_sources
 from ddpdoctor.app.request import UsageError, seconds_left
@@ -66,6 +68,7 @@ def rehearse_launch(request: Request, options: RehearsalOptions) -> tuple[Report
 
     Raises:
         UsageError: no launch command, or one that starts nothing that can be rehearsed here.
+        CannotWriteError: there is no room for the scratch folder.
     """
     started = time.monotonic()
     rules = rehearsal_rules(rules_for(request, AREAS))
@@ -166,7 +169,8 @@ def _run(
     try:
         return rehearse(plan, progress)  # type: ignore[arg-type]
     except OSError as error:
-        raise UsageError(f"cannot rehearse: {error.filename or tempfile.gettempdir()}: {error.strerror}") from error
+        place = Path(error.filename or tempfile.gettempdir())
+        raise CannotWriteError(place, error.strerror or str(error)[:200]) from error
 
 
 def _imports(path: str) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rehearse": (
         "ddpdoctor rehearse -- torchrun --nproc-per-node 4 train.py",
         "ddpdoctor rehearse --epoch-steps 2 -- python train.py",
-        "ddpdoctor rehearse --ranks 4 -- torchrun --nnodes 4 --nproc-per-node 8 train.py",
+        "ddpdoctor rehearse --ranks 4 -- torchrun --nproc-per-node 8 train.py",
     ),
     "run": (
         "ddpdoctor run -- torchrun --nproc-per-node 8 train.py",

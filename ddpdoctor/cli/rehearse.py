@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -38,10 +39,15 @@ def rehearse(
     network: Annotated[bool, typer.Option("--network", help="Let the script use the network.")] = False,
 ) -> int:
     """Run the script of a launch command for a few steps on CPU, and compare what its ranks do."""
+    from ddpdoctor.app.output_file import CannotWriteError
     from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
     from ddpdoctor.cli.output import emit, has_colour, width
     from ddpdoctor.cli.screens.rehearsal import draw
 
     options = RehearsalOptions(steps, seconds, ranks, epoch_steps, not no_scratch, network)
-    report, facts = rehearse_launch(request, options)
+    try:
+        report, facts = rehearse_launch(request, options)
+    except CannotWriteError as error:
+        print(f"error: could not rehearse: {error}", file=sys.stderr)
+        return 3
     return emit(report, request, below=draw(facts, width=width(), colour=has_colour(request)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ddpdoctor.app.output_file import CannotWriteError
 from ddpdoctor.app.rehearse import RehearsalOptions, rehearse_launch
-from ddpdoctor.app.request import Request, UsageError
+from ddpdoctor.app.request import Request
 from ddpdoctor.rehearsal.stage import RehearsalFolder
 from ddpdoctor.rehearsal.supervisor import _is_runnable
 
@@ -164,7 +166,21 @@ def test_a_full_disk_is_one_line(tmp_path: Path, temporary: Path, monkeypatch: p
     monkeypatch.setattr("ddpdoctor.rehearsal.stage.shutil.copytree", full)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import torch\n")
-    with pytest.raises(UsageError, match="No space left on device"):
+    with pytest.raises(CannotWriteError, match="No space left on device"):
+        rehearse_launch(Request(launch=("torchrun", "train.py")), RehearsalOptions())
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_copied_is_one_line(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly(*_: object, **__: object) -> None:
+        raise shutil.Error([("a.pt", "b.pt", "[Errno 27] File too large")])
+
+    monkeypatch.setattr("ddpdoctor.rehearsal.stage.shutil.copytree", partly)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(CannotWriteError, match="File too large"):
         rehearse_launch(Request(launch=("torchrun", "train.py")), RehearsalOptions())
     assert list(temporary.iterdir()) == []
 

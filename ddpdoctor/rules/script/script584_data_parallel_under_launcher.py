@@ -58,16 +58,22 @@ def data_parallel_under_launcher(script: Script, launch: Launch | None = None) -
                 )
 
 
-def _is_optional(module: Module, node: ast.AST) -> bool:
-    """Whether a condition, other than a main guard, decides about a call, or its function is never called here."""
+def _is_optional(module: Module, node: ast.AST, within: frozenset[ast.AST] = frozenset()) -> bool:
+    """Whether a condition, other than a main guard, decides about a call, or its function is never called here.
+
+    Args:
+        within: the functions whose callers are asked about: a function that only itself calls is never called.
+    """
     for parent, child in module.index.enclosing(node):
         is_guard = isinstance(parent, ast.If) and "__name__" in ast.unparse(parent.test)
         if isinstance(parent, _CHOICES) and not is_guard and child is not getattr(parent, "test", None):
             return True
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
             spawned = any(s.function is parent for s in module.spawns)
+            if parent in within:
+                return True
             callers = module.callers.get(parent, [])
-            return not spawned and (not callers or all(_is_optional(module, c) for c in callers))
+            return not spawned and all(_is_optional(module, c, within | {parent}) for c in callers)
     return False
 
 

@@ -24,7 +24,7 @@ def setting_unknown(submission: Submission) -> Iterator[Finding]:
     accelerate with `had unknown keys`. Readers that do not check ignore the setting, and the job starts without it.
 
     ## Fix
-    Correct the name of the setting, or move it to the place where it belongs.
+    Correct the setting's name, or move it to its place.
 
     ## Example
         error[LAUNCH590]: a Container has no field volumeMount; volumeMounts is one

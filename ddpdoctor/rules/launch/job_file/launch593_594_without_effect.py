@@ -31,10 +31,10 @@ def container_without_gpus(launch: Launch) -> Iterator[Finding]:
     `No CUDA GPUs are available`, or NCCL with `no GPUs found`.
 
     ## Fix
-    Add `--gpus all` for docker, `--nv` for singularity and apptainer, or a reservation of devices in Compose.
+    Add `--gpus all` (docker), `--nv` (apptainer) or devices (Compose).
 
     ## Example
-        warning[LAUNCH593]: docker run gives the container no GPU
+        warning[LAUNCH593]: docker gives the container no GPU: --gpus all is missing
 
         # before
         docker run --ipc=host nvcr.io/nvidia/pytorch:24.08-py3 torchrun --standalone --nproc_per_node=4 train.py

@@ -44,6 +44,7 @@ _GOOD_END = pattern(
     r"|\b(?:training|job|run|fine-?tuning|evaluation|experiment|task|all (?:tests|epochs|workers|ranks|processes))\b[^\n]{0,30}"
     r" (?:has |have |is |are |was )?(?:already |successfully )?(?:complete[d]?|finished|succeeded|done)\b(?! with)"
     r"|\b(?:finished|completed|exited|terminated|succeeded|stopped) (?:successfully|normally|cleanly)\b"
+    r"|\b(?:finished|completed|exited|ended|done) with (?:(?:exit )?(?:code|status)|rc|return ?code)?[ =:]{0,2}0\b"
     r"|\b[Ss]uccessfully (?:finished|completed|trained|saved)\b"
     r"|\b(?:ret_code|EXIT_CODE|[Ee]xit[ _][Cc]ode|[Rr]eturn ?[Cc]ode|exit status)[=:]? ?0\b"
     r"|\bState(?:=|: )COMPLETED\b|\bjob state (?:\w+ -> )?SUCCEEDED\b|\bStatus: +Succeeded\b|\bJob '[^']{1,200}' succeeded\b"

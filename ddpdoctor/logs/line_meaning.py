@@ -53,7 +53,8 @@ _ENDS = pattern(
 )
 """Words that say that a process ends."""
 _GOES_WELL = pattern(
-    r"\b(?:0|no) (?:error|failure|failed)|\b(?:retry|skipp|ignor|fall(?:ing)? back|recover|success|passed\b)",
+    r"\b(?:0|no) (?:error|failure|failed)|\btook [\d.]{1,12} ?s"
+    r"|\b(?:retry|skipp|ignor|fall(?:ing)? back|recover|success|passed\b)",
     re.IGNORECASE,
 )
 _TROUBLE = pattern(

@@ -58,6 +58,7 @@ def ddp_module_bypassed(script: Script) -> Iterator[Finding]:
                 and _has_backward(region)
                 and not on_some_ranks
                 and not _is_without_gradients(module, call)
+                and not _is_frozen(region, call, wrapper)
             ):
                 yield point(
                     module,
@@ -188,6 +189,33 @@ def _kept(module: Module) -> dict[str, tuple[str, ast.Call]]:
 
 def _has_backward(region: ast.AST) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(region))
+
+
+def _is_frozen(region: ast.AST, call: ast.Call, wrapper: str) -> bool:
+    """Whether the last `requires_grad_(…)` on the wrapper's parameters before a call, in its loop or function, is False."""
+    last: tuple[int, ast.expr] | None = None
+    for each in ast.walk(region):
+        is_loop = isinstance(each, ast.For) and _is_of(each.iter, wrapper)
+        for node in ast.walk(each) if is_loop else (each,):
+            flag = _requires_grad(node, None if is_loop else wrapper)
+            if flag is not None and flag.lineno < call.lineno and (last is None or flag.lineno >= last[0]):
+                last = flag.lineno, flag
+    return last is not None and isinstance(last[1], ast.Constant) and last[1].value is False
+
+
+def _is_of(node: ast.expr, wrapper: str) -> bool:
+    return ast.unparse(node).startswith((f"{wrapper}.parameters(", f"{wrapper}.module.parameters("))
+
+
+def _requires_grad(node: ast.AST, owner: str | None) -> ast.expr | None:
+    """The value that requires_grad gets in this node, of the wrapper `owner` or of any object."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_":
+        is_owned = owner is None or ast.unparse(node.func.value) in (owner, f"{owner}.module")
+        return (node.args[0] if node.args else ast.Constant(True, lineno=node.lineno)) if is_owned else None
+    if isinstance(node, ast.Assign) and owner is None:
+        target = node.targets[0]
+        return node.value if isinstance(target, ast.Attribute) and target.attr == "requires_grad" else None
+    return None
 
 
 def _is_without_gradients(module: Module, node: ast.AST) -> bool:

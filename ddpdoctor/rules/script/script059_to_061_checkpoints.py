@@ -205,8 +205,8 @@ def checkpoint_written_by_all_ranks(script: Script) -> Iterator[Finding]:
 
 
 def _is_made_once(module: Module, call: ast.Call) -> bool:
-    """Whether one rank saves before the others look whether the file exists: `if not exists(path): save(path)`."""
-    tests = (p.test for p, child in module.index.enclosing(call) if isinstance(p, ast.If) and child in p.body)
+    """Whether one rank saves before the others look whether the file exists: `if not exists(path): save(path)`, or in `else`."""
+    tests = (p.test for p, child in module.index.enclosing(call) if isinstance(p, ast.If) and child is not p.test)
     asks = any(names_in(test) & {"exists", "isfile", "is_file", "isdir"} for test in tests)
     return asks and runs_one_rank_first(module, call)
 

@@ -393,7 +393,8 @@ def _trainable(ex: Executor, node: ast.AST, ref: int, flag: Traced) -> None:
     if module is None or flag.kind is not TracedKind.CONSTANT or not flag.certain:
         return
     if flag.constant is False:
-        ex.change(module, marks=module.marks | {"frozen"})
+        if not module.has("DDP"):  # what is frozen later was known to DDP
+            ex.change(module, marks=module.marks | {"frozen"})
         holder = ex.state.heap.get(ref)
         if holder is not None and not ex.state.conditions:
             ex.change(holder, marks=holder.marks | {"all-frozen"})

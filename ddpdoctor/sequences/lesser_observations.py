@@ -248,14 +248,20 @@ def _averaged_twice(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:
 
 
 def divided_losses(ranks: Sequence[Track], sources: Sources) -> Iterator[RehearsalObservation]:
-    """Losses of DDP models that are divided by the number of ranks: the line names it, and the divisor is a multiple of it."""
+    """Losses of DDP models that are divided by the number of ranks: the divisor names it, and its value is a multiple of it."""
     for track in ranks[:1] if len(ranks) > 1 else ():
         for record in track.of_kind("loss_divided"):
             at = places_of(record.get("at"))[:1]
             is_multiple = isinstance(record.get("divisor"), float) and record["divisor"] % len(ranks) == 0
-            if at and is_multiple and WORLD_WORDS.search(sources.line(at[0])):
+            if at and is_multiple and WORLD_WORDS.search(_divisors(sources.line(at[0]))):
                 yield _observed(Kind.DIVIDED_TWICE, ranks, record.get("at"), what="the loss of a DDP model")
                 return
+
+
+def _divisors(line: str) -> str:
+    """What a line divides by: `loss * world / count` divides by `count`. The whole line if it has no operator for it."""
+    _, *parts = line.split("/")
+    return " ".join(part.partition("*")[0] for part in parts) if parts else line
 
 
 def _unregistered(ranks: Sequence[Track]) -> Iterator[RehearsalObservation]:

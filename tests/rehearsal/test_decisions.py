@@ -89,7 +89,14 @@ def test_what_decides_about_no_collective(body: str, values: dict[str, tuple[obj
 
 @pytest.mark.parametrize(
     ("text", "divisor", "expected"),
-    [("loss = loss / world\n", 2.0, 1), ("loss = loss / accum\n", 2.0, 0), ("loss = loss / world\n", 3.0, 0)],
+    [
+        ("loss = loss / world\n", 2.0, 1),
+        ("loss = loss / accum / world_size\n", 4.0, 1),
+        ("loss.div_(dist.get_world_size())\n", 2.0, 1),
+        ("loss = loss / accum\n", 2.0, 0),
+        ("loss = loss / world\n", 3.0, 0),
+        ("loss = loss * dist.get_world_size() / left.item()\n", 2.0, 0),
+    ],
 )
 def test_a_loss_divided_by_the_number_of_ranks(text: str, divisor: float, expected: int) -> None:
     job = Job(2)

@@ -15,6 +15,7 @@ from ddpdoctor.facts.launch.words import SpanEdit, escape
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import agents, base_name, point, remove, shown
+from ddpdoctor.rules.launch.scheduler.granted import SCHEDULED
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
@@ -229,7 +230,7 @@ def launched_without_launcher(launch: Launch) -> Iterator[Finding]:
         torchrun --nproc-per-node=2 train.py
     """
     for line, layer, script in plain_python(launch):
-        if not script.initialises or line.task_starter is not None or line.batch is not None:
+        if not script.initialises or line.task_starter is not None or _takes_ranks_of_scheduler(line, script):
             continue
         absent = [name for name in RANK if name not in line.environ.variables]
         name = base_name(script.path)
@@ -244,6 +245,12 @@ def launched_without_launcher(launch: Launch) -> Iterator[Finding]:
         edits = [SpanEdit(layer.program.start, layer.own[-1].end, f"torchrun --nproc-per-node={count}")]
         text = f"{name} needs RANK, which python does not set"
         yield point(launch, line, layer.program, text, "torchrun", edits, label="use torchrun")
+
+
+def _takes_ranks_of_scheduler(line: LaunchLine, script: StartedScript) -> bool:
+    """Whether a script in a batch job sets RANK itself, or reads variables of its scheduler."""
+    names = (*script.reads, *script.sets)
+    return line.batch is not None and ("RANK" in script.sets or any(SCHEDULED.match(name) for name in names))
 
 
 def plain_python(launch: Launch) -> Iterator[tuple[LaunchLine, Layer, StartedScript]]:

@@ -11,7 +11,10 @@ from ddpdoctor.facts.launch.record import LaunchLine
 from ddpdoctor.facts.launch.words import is_known
 from ddpdoctor.launch.container import container_of
 
-__all__ = ["allocated_nodes", "granted_gpus"]
+__all__ = ["SCHEDULED", "allocated_nodes", "granted_gpus"]
+
+SCHEDULED = re.compile(r"SLURM_|OMPI_|PMI_|PMIX_|MV2_|JSM_|PALS_|ALPS_")
+"""Variables from which a script takes its rank under a scheduler or MPI."""
 
 _COUNT = re.compile(r"(?:[\w.-]+:)?(\d+)")
 _GRES = re.compile(r"(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?(?:\([^)]*\))?")

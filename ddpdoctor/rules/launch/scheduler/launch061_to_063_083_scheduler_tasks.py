@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,11 @@ from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.task_counts import NODES, nodes, number, option, tasks, tasks_per_node
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, base_name, point, remove, replace_word, shown
+from ddpdoctor.rules.launch.scheduler.granted import SCHEDULED
 from ddpdoctor.rules.launch.submitted import agents_of, at_mark, mark_of
 
 if TYPE_CHECKING:
     from ddpdoctor.facts.log import Log
-
-SCHEDULED = re.compile(r"SLURM_|OMPI_|PMI_|PMIX_|MV2_|JSM_|PALS_|ALPS_")
 
 
 @cause("LAUNCH061", "batch-step-without-srun", Severity.ERROR)

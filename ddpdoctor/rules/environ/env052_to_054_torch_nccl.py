@@ -61,8 +61,8 @@ def torch_debug_mode_on(environ: Environ) -> Iterator[Finding]:
 
     ## Why it matters
     Blocking waits, desync reports, NaN checks, and TORCH_DISTRIBUTED_DEBUG=DETAIL, which first checks every
-    collective over Gloo, slow each step down. They are usually left over from debugging. With NCCL_DEBUG=INFO or TRACE
-    the job is being debugged, and the finding is a note.
+    collective over Gloo, slow each step down. They are usually left over from debugging (a note with
+    NCCL_DEBUG=INFO).
 
     ## Fix
     Unset the variables that the finding names, once the fault is found.

@@ -81,8 +81,8 @@ def batch_trap_runs_too_late(submission: Submission) -> Iterator[Finding]:
     """The batch script has a handler for the time limit's signal, which never runs in time.
 
     ## Why it matters
-    bash runs a handler only after its foreground command has ended. srun ends at the time limit, when Slurm kills the
-    script too: nothing is requeued or saved. Without `B:` the script does not get the signal at all.
+    bash runs a handler only after its foreground command, srun, has ended: at the time limit, when Slurm kills the script
+    too, so nothing is requeued or saved. Without `B:` only the job steps get the signal.
 
     ## Fix
     Ask for `--signal=B:…`, start srun with `&`, and add `wait $!`.

@@ -31,6 +31,12 @@ JOB_ID = "7504711"
 """As large as the ids of a cluster that has run for some years: no port."""
 SUBMIT_HOST = "login-node"
 """Where a job is submitted; no rank runs there."""
+_HOLD_OPTIONS = {
+    "SLURM_GPUS": ("-G", "--gpus"),
+    "SLURM_GPUS_PER_NODE": ("--gpus-per-node",),
+    "SLURM_GPUS_PER_TASK": ("--gpus-per-task",),
+}
+"""Variables of the batch step that hold the text of an option. Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
 _GRES = re.compile(r"(?:^|,)gpu(?::[A-Za-z][\w.-]*)?(?::(\d{1,3}))?(?=$|,|\()")
 
 
@@ -42,6 +48,7 @@ class Allocation:
     `gpus_per_task`: each task sees only so many. `components` are the parts of a heterogeneous job, () for any other.
     `places` are where the options stand, by their long names. `variables` and `texts` are what a scheduler other than Slurm
     sets and writes; `scheduler` is its name.
+    `option_texts` are the variables of Slurm that hold an option as it is written: `a100:4` of `--gpus-per-node=a100:4`.
     `last_of_array` is the last index of an array. `takes_whole_nodes`: no other job runs on its nodes. `batch_host` runs the
     script where that is no host of the job.
     """
@@ -61,6 +68,7 @@ class Allocation:
     exports: str | None = None
     takes_whole_nodes: bool = False
     batch_host: str = ""
+    option_texts: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, Origin] = field(default_factory=dict)
     variables: Mapping[str, Value] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +95,7 @@ class Allocation:
             "SLURM_SUBMIT_DIR": "\0",
             "SLURM_SUBMIT_HOST": SUBMIT_HOST,
             "SLURM_JOB_NAME": "\0",
+            **self.option_texts,
         }
         if self.tasks is not None or self.tasks_per_node is not None:
             fixed["SLURM_NTASKS"] = fixed["SLURM_NPROCS"] = str(self.tasks_by_default)
@@ -181,6 +190,9 @@ def allocation_of(batch: Layer | None, environ: Mapping[str, str]) -> Allocation
         gpus_per_task=per_task,
         scheduler="Slurm",
         exports=option(batch, "--export"),
+        option_texts={
+            name: text for name, flags in _HOLD_OPTIONS.items() if (text := option(batch, *flags)) is not None
+        },
         takes_whole_nodes=any(given.flag == "--exclusive" for given in batch.reading.given),
     )
 

@@ -61,7 +61,8 @@ def torch_debug_mode_on(environ: Environ) -> Iterator[Finding]:
 
     ## Why it matters
     Blocking waits, desync reports, NaN checks, and TORCH_DISTRIBUTED_DEBUG=DETAIL, which first checks every
-    collective over Gloo, slow each step down. They are usually left over from debugging.
+    collective over Gloo, slow each step down. They are usually left over from debugging (a note with
+    NCCL_DEBUG=INFO).
 
     ## Fix
     Unset the variables that the finding names, once the fault is found.
@@ -78,13 +79,15 @@ def torch_debug_mode_on(environ: Environ) -> Iterator[Finding]:
     ## Source
     torch documentation, ProcessGroupNCCL environment variables and torch.distributed debug levels.
     """
+    is_debugged = (value(environ, "NCCL_DEBUG") or "").upper() in ("INFO", "TRACE")
+    severity = Severity.NOTE if is_debugged else None
     for new, old, wrong in SLOW:
         name, text = _setting(environ, new, old)
         if text in TRUE:
-            yield about(environ, name, wrong, "unset, except while debugging")
+            yield about(environ, name, wrong, "unset, except while debugging", severity=severity)
     if (value(environ, "TORCH_DISTRIBUTED_DEBUG") or "").upper() == "DETAIL":
         wrong = "checks every collective over Gloo first"
-        yield about(environ, "TORCH_DISTRIBUTED_DEBUG", wrong, "unset, OFF, or INFO")
+        yield about(environ, "TORCH_DISTRIBUTED_DEBUG", wrong, "unset, OFF, or INFO", severity=severity)
 
 
 @cause("ENV054", "torch-heartbeat-extreme", Severity.WARNING)

@@ -251,6 +251,7 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
         told.add((mark.line, mark.column))
         text = f"{processes} processes on {task.host}, which has {_gpus(gpus)}"
         yield at_mark(submission, mark, text, seen=str(processes), expected=f"at most {gpus}", label=f"use {gpus}")
+    yield from _several_launchers(submission)
     yield from _same_devices(submission)
     for task, ranks, is_sure in _crowds(submission):
         gpus = task.gpus
@@ -263,6 +264,28 @@ def more_than_the_host_gives(submission: Submission) -> Iterator[Finding]:
             yield at_mark(
                 submission, mark, text, seen=str(ranks), expected=str(gpus), label=label, severity=severity, fix=fix
             )
+            return
+
+
+def _several_launchers(submission: Submission) -> Iterator[Finding]:
+    """Several launchers of one job are on the same host, such as one per line of a PBS node file, and share its GPUs."""
+    for step in submission.steps:
+        hosts: dict[str, list[tuple[Task, int]]] = {}
+        for own, task, agent in agents_of(submission):
+            is_of_cpu = task.script is not None and not task.script.nccl
+            is_alone = task.launcher is None or task.launcher.name not in ("ssh", "pdsh", "clush", "pbsdsh")
+            if own is step and agent.plan.nproc is not None and not (is_of_cpu or is_alone or CVD in task.set_at):
+                hosts.setdefault(task.host, []).append((task, agent.plan.nproc))
+        for host, launchers in hosts.items():
+            task, each = launchers[0]
+            ranks, gpus = sum(count for _, count in launchers), task.gpus
+            if len(launchers) < 2 or not gpus or each > gpus or ranks <= gpus:
+                continue
+            text = f"{len(launchers)} launchers with {ranks} processes on {host}, which has {_gpus(gpus)}"
+            mark = mark_of(task, None) if task.launcher is None else task.launcher.at
+            fix = "List each host once, for example with `sort -u`."
+            label = "start one launcher per host"
+            yield at_mark(submission, mark, text, seen=str(ranks), expected=f"at most {gpus}", label=label, fix=fix)
             return
 
 

@@ -10,11 +10,13 @@ from ddpdoctor.facts.launch.plan import PlanSetting
 from ddpdoctor.facts.launch.reading import ParseProblemKind
 from ddpdoctor.facts.launch.record import Launch, LaunchLine
 from ddpdoctor.facts.launch.words import quote
+from ddpdoctor.facts.submission import Submission
 from ddpdoctor.facts.torchrun_options import Version
 from ddpdoctor.findings import Finding, Severity
 from ddpdoctor.launch.rendezvous import parse_nnodes
 from ddpdoctor.rules import cause
 from ddpdoctor.rules.launch.pointing import after, agents, point, replace_word, revalue, shown, spelled
+from ddpdoctor.rules.launch.submitted import at_mark, launchers_of, mark_of
 
 __all__ = ["bad", "source"]
 
@@ -170,6 +172,21 @@ def nproc_per_node_invalid(launch: Launch) -> Iterator[Finding]:
         text = f"{source(setting, 'nproc_per_node')} does not accept {_quoted(value)}"
         label = "use a number, gpu, cpu, auto"
         yield bad(launch, line, layer, "nproc_per_node", setting, text, f"a number, such as {meant}", meant, label)
+
+
+@nproc_per_node_invalid.look
+def variables_that_hold_other_text(submission: Submission) -> Iterator[Finding]:
+    """A variable of the scheduler is the number of processes and is not a number: SLURM_GPUS_PER_NODE=a100:4."""
+    for task, layer in launchers_of(submission):
+        given = layer.given("nproc_per_node")
+        value = None if given is None else given.value
+        if given is None or not value or not re.fullmatch(r"[A-Za-z][\w.-]*:\d+", value):
+            continue
+        text = f"--nproc-per-node does not accept {_quoted(value)}"
+        fix = "Use `$SLURM_GPUS_ON_NODE`, which is a number." if submission.grant.scheduler == "Slurm" else ""
+        mark, label = mark_of(task, given.value_word), "use a number, gpu, cpu, auto"
+        yield at_mark(submission, mark, text, seen=value, expected="a number", label=label, fix=fix)
+        return
 
 
 def _is_nproc(value: str, version: Version) -> bool:

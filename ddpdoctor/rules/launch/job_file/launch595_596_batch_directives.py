@@ -1,4 +1,4 @@
-"""LAUNCH595, LAUNCH596: options that sbatch does not read after a stray word, and signal handlers that run too late."""
+"""LAUNCH595, LAUNCH596: a stray word in the options of sbatch, and signal handlers that run too late."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ _STRAY = re.compile(rf"(?:--[\w-]+=|-[JNncptAoeGqC]\s*|{_TAKES_VALUE}\s+)({_VALU
 
 @cause(
     "LAUNCH595",
-    "stray-word-ends-sbatch-options",
+    "stray-word-in-sbatch-options",
     Severity.ERROR,
     explains=("LAUNCH510", "LAUNCH023", "LAUNCH035", "LAUNCH054", "LAUNCH058", "LAUNCH061"),
 )
-def stray_word_ends_sbatch_options(submission: Submission) -> Iterator[Finding]:
-    """A value with an unquoted space makes sbatch ignore the #SBATCH lines below it.
+def stray_word_in_sbatch_options(submission: Submission) -> Iterator[Finding]:
+    """A value with an unquoted space makes sbatch refuse the file.
 
     ## Why it matters
-    sbatch stops reading options at the first word that is not an option, and ignores all #SBATCH lines below it. The job
-    gets one node, one task, no GPU and the default time.
+    sbatch takes the second word for a directive and stops: `Invalid directive found in batch script: LM`.
 
     ## Fix
     Quote the value, or write it without a space.
 
     ## Example
-        error[LAUNCH595]: sbatch ignores 2 #SBATCH lines below: `LM run` is not an option
+        error[LAUNCH595]: sbatch refuses `LM run` after --job-name=Big: the value is not quoted
 
         # before
         #SBATCH --job-name=Big LM run
@@ -54,20 +53,17 @@ def stray_word_ends_sbatch_options(submission: Submission) -> Iterator[Finding]:
         #SBATCH --gpus-per-node=4
 
     ## Source
-    Slurm, src/common/slurm_opt.c: getopt_long with `+`, which stops at the first word that is not an option.
+    sbatch 22.05.8 with such a file, also where the word is on the last line.
     """
     shell = shell_of(submission)
-    rows = list(batch_rows(shell.text))
-    for number, (start, option) in enumerate(rows):
+    for start, option in batch_rows(shell.text):
         found = _STRAY.match(option)
-        below = len(rows) - number - 1
-        if found is None or not below:
+        if found is None:
             continue
         words = found[2].strip()
-        count = "the #SBATCH line" if below == 1 else f"{below} #SBATCH lines"
         at, end = start + found.start(1), start + found.end(2)
         yield Finding(
-            f"sbatch ignores {count} below: `{words:.30}` is not an option",
+            f"sbatch refuses `{words:.30}` after {option[: found.end(1)]:.40}: the value is not quoted",
             (Evidence("submission.shell.text", option, "a value in quotes"),),
             where=where(submission, start + found.start(2) + len(found[2]) - len(found[2].lstrip())),
             label="quote the value",

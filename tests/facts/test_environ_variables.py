@@ -88,7 +88,7 @@ WORDS_OF_THE_CODE = frozenset(
         "SLURM_JOB",
     }
     | {"OMPI_MCA_orte_precondition_transports"}
-    | {"LSB_SUB_HOST", "PMI_LOCAL_RANK", "SLURM_TMPDIR"}
+    | {"LSB_SUB_HOST", "PMI_LOCAL_RANK", "SLURM_GPUS", "SLURM_TMPDIR"}
 )
 """Constants, and beginnings of names; a session key, which is never collected; variables of imagined processes only."""
 

@@ -34,6 +34,9 @@ print("patched", dist.all_reduce.__module__, torch.zeros(1).device, flush=True)
 dist.destroy_process_group()
 """
 
+CRASH_OF_TORCH = "terminate called without an active exception"
+"""torch 2.13 with gloo ends so at the exit of about 1 of 60 good jobs, also without ddpdoctor."""
+
 
 def started(folder: Path, body: str, *options: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(PROGRAM.format(body=body))
@@ -53,13 +56,18 @@ def started(folder: Path, body: str, *options: str) -> subprocess.Popen[str]:
 
 @pytest.mark.torch
 def test_a_healthy_job_runs_as_it_is(tmp_path: Path) -> None:
-    job = started(tmp_path, "dist.all_reduce(torch.ones(1))", "--watch-steps", "3")
-    out, err = job.communicate(timeout=120)
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        job = started(folder, "dist.all_reduce(torch.ones(1))", "--watch-steps", "3")
+        out, err = job.communicate(timeout=120)
+        if CRASH_OF_TORCH not in err:
+            break
     assert job.returncode == 0, err
     assert out.count("patched") == 2
     assert "watch: 2 ranks" in err
     assert "no difference" in err
-    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("ddpdoctor")] == []
+    assert [entry.name for entry in folder.iterdir() if entry.name.startswith("ddpdoctor")] == []
 
 
 @pytest.mark.torch
